@@ -1,7 +1,7 @@
 //! Writes the audit log next to the requests, many records in one commit.
 //!
-//! Changes are never left out: a request waits for room. Reads are far more, so they get half of the room and never wait;
-//! what does not fit is counted, and the count is a record of its own.
+//! Changes are never left out: a request waits until there is room. Reads are far more frequent, so they get
+//! half of the room and never wait; reads that do not fit are counted, and the count is a record of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,21 +16,21 @@ use tokio_util::sync::CancellationToken;
 
 use coffer_core::clock::now_ms;
 
-/// Requests wait once so many records are not written yet.
+/// Requests wait once this many records are unwritten.
 const MOST_WAITING: usize = 4096;
 const MOST_AT_ONCE: usize = 256;
 const TRIES: u32 = 5;
-/// The action of the record that says how many reads are not in the log.
+/// The action of the record that says how many reads are missing in the log.
 pub const DROPPED: &str = "audit.dropped";
 
-/// Where requests leave their records.
+/// The queue for audit records of requests.
 #[derive(Debug, Clone)]
 pub struct AuditLog {
     records: mpsc::Sender<AuditRecord>,
     dropped: Arc<Dropped>,
 }
 
-/// How many reads were left out since the last record of them, by project.
+/// How many reads were dropped since the last record of them, by project.
 #[derive(Debug, Default)]
 struct Dropped(Mutex<HashMap<Option<ProjectId>, u64>>);
 
@@ -60,8 +60,8 @@ impl Dropped {
 }
 
 impl AuditLog {
-    /// Starts the writer, which ends once it was stopped and everything is written.
-    /// After `stop` it takes no more.
+    /// Starts the writer, which ends after `stop` once everything is written. After `stop` it accepts no more
+    /// records.
     pub fn start(store: Store, stop: CancellationToken) -> (Self, JoinHandle<()>) {
         let (log, inbox) = Self::with_room(MOST_WAITING);
         #[expect(clippy::disallowed_methods, reason = "the caller awaits the handle")]
@@ -74,7 +74,7 @@ impl AuditLog {
         (Self { records, dropped: Arc::default() }, inbox)
     }
 
-    /// Records a read, unless changes need the room; it is counted then.
+    /// Records a read, or counts it as dropped if changes need the room.
     pub fn write_read(&self, record: AuditRecord) {
         let project = record.project;
         let is_tight = self.records.capacity() <= self.records.max_capacity() / 2;
@@ -85,7 +85,7 @@ impl AuditLog {
 
     pub async fn write(&self, record: AuditRecord) {
         if self.records.send(record).await.is_err() {
-            tracing::error!("the audit log takes no more records");
+            tracing::error!("the audit log accepts no more records");
         }
     }
 }
@@ -103,14 +103,14 @@ async fn write_all(
             received = inbox.recv_many(&mut records, MOST_AT_ONCE) => if received == 0 {
                 return;
             },
-            // What is in it still comes out.
+            // Records already in the queue are still read.
             () = stop.cancelled(), if !inbox.is_closed() => {
                 inbox.close();
                 continue;
             }
         }
         let mut batch = std::mem::take(&mut records);
-        // Reads are dropped only while records wait here, so a count is never without a batch to go with.
+        // Reads are dropped only while records wait here, so a count always has a batch to go with.
         batch.extend(dropped.take());
         for attempt in 1..=TRIES {
             match store.record_audit(batch.clone()).await {
@@ -152,7 +152,7 @@ mod tests {
         }
         log.write_read(record(two, "read"));
         for _ in 0..4 {
-            // Without waiting: half of the room is theirs.
+            // Without waiting: half of the room is reserved for changes.
             tokio::time::timeout(Duration::from_secs(5), log.write(record(one, "change"))).await.unwrap();
         }
         let mut written = Vec::new();

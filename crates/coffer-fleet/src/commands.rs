@@ -1,7 +1,7 @@
-//! Whether a project lets a command be started: policies, kept in memory, and what becomes of refusals.
+//! Checks whether a project permits a command: command policies, cached in memory, and events for refusals.
 //!
-//! A change by this server counts from its answer on; one by another server on the same records within
-//! [`LOOK`]. When the records do not answer, what was known stays in force.
+//! A change by this server applies from its answer on; one by another server on the same database within
+//! [`LOOK`]. If the database does not answer, the cached policies stay in force.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::output::Output;
 use coffer_core::clock::now_ms;
 use coffer_core::command::RefusedCommand;
 
-/// How old news of other servers may be.
+/// How long a change by another server may go unnoticed.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Of a command, in an event.
+/// Longest command text in an event.
 const LONGEST_TOLD: usize = 256;
 
 /// The policies of all projects that have one.
@@ -42,7 +42,7 @@ struct Known {
 }
 
 impl Commands {
-    /// Reads all policies, and follows what others change until `stop`.
+    /// Reads all policies, and follows changes by other servers until `stop`.
     pub async fn start(
         store: Store,
         output: Arc<Output>,
@@ -72,7 +72,7 @@ impl Commands {
 
     async fn refresh(&self) -> Result<i64, StoreError> {
         let operator = self.store.operator();
-        // Asked before: a change in between is then read twice, and not missed.
+        // Read the version first: a change in between is then read twice, not missed.
         let version = self.store.command_policies_version(&operator).await?;
         for (project, policy) in self.store.command_policies(&operator).await? {
             self.learn(project, policy);
@@ -80,7 +80,7 @@ impl Commands {
         Ok(version)
     }
 
-    /// Takes over a policy, unless a newer one is known.
+    /// Caches a policy, unless a newer one is cached.
     pub fn learn(&self, project: ProjectId, new: VersionedPolicy) {
         let mut policies = self.policies.write();
         if policies.get(&project).is_none_or(|known| known.version < new.version) {
@@ -88,13 +88,14 @@ impl Commands {
         }
     }
 
-    /// What a project asks of its commands; none where it lets all of them pass.
+    /// The command policy of a project; `None` if it permits everything.
     pub fn policy(&self, project: ProjectId) -> Option<Arc<CommandPolicy>> {
         let policies = self.policies.read();
         policies.get(&project).map(|known| known.policy.clone()).filter(|policy| !policy.is_empty())
     }
 
-    /// Whether a command may be started in a sandbox; a refusal is an event when this returns.
+    /// Checks whether a command may be started in a sandbox; before a refusal is returned, its event is
+    /// written.
     pub async fn permit(&self, record: &Record, words: &[String]) -> Result<(), RefusedCommand> {
         let Some(policy) = self.policy(record.project) else { return Ok(()) };
         let permitted = policy.permit(words);
@@ -104,7 +105,7 @@ impl Commands {
         permitted
     }
 
-    /// Puts a refused command on record as an event.
+    /// Records a refused command as an event.
     pub async fn tell(&self, record: &Record, refused: &RefusedCommand, source: ExecutionSource) {
         let command = self.output.patterns_in(record).redact(&refused.words.join(" "));
         let command: String = command.chars().take(LONGEST_TOLD).collect();
@@ -112,7 +113,7 @@ impl Commands {
         let event = Event::CommandRefused(CommandRefused { command, reason, rule, source });
         let recorded = self.store.record_event_of(&self.store.operator(), record.id, event, now_ms()).await;
         if let Err(error) = recorded {
-            tracing::error!(sandbox.id = %record.id, "a refused command is in no event: {error}");
+            tracing::error!(sandbox.id = %record.id, "could not record the event of a refused command: {error}");
         }
         tracing::info!(sandbox.id = %record.id, project.id = %record.project, "refused a command: {}", refused.why);
     }

@@ -1,8 +1,8 @@
 //! Readers of the event log.
 //!
-//! One task for each project that somebody reads follows the log and keeps its newest part; readers take
-//! from it by sequence, and go to the store for what is older. So a thousand readers cost one query, and a
-//! slow one holds nothing: it has only its position.
+//! For each project that is being read, one task follows the log and keeps its newest part in memory. Readers
+//! take events from it by sequence, and read older ones from the store. So a thousand readers cost one query,
+//! and a slow one holds only its position.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -19,12 +19,12 @@ use tokio_util::task::TaskTracker;
 use crate::follow::Follower;
 use coffer_core::clock::{now_ms, rfc3339};
 
-/// Events kept in memory for each project that is read.
+/// Events kept in memory for each project with readers.
 const KEPT: usize = 1024;
 const PAGE: u32 = 500;
 const LOOK: Duration = Duration::from_millis(500);
 
-/// An event as the API and webhooks show it.
+/// An event as the API and webhooks render it.
 pub fn render(event: &EventRow) -> RecordedEvent {
     RecordedEvent {
         sequence: event.sequence,
@@ -35,11 +35,11 @@ pub fn render(event: &EventRow) -> RecordedEvent {
     }
 }
 
-/// What a reader wants to be told.
+/// Which events a reader wants.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     pub subject: Option<String>,
-    /// All when empty; `sandbox.*` means all that begin with `sandbox.`.
+    /// All if empty; `sandbox.*` means all that begin with `sandbox.`.
     pub kinds: Vec<String>,
 }
 
@@ -50,12 +50,12 @@ impl Wanted {
     }
 }
 
-/// Where readers come from.
+/// Creates readers of the event log.
 #[derive(Debug)]
 pub struct Events {
     store: Store,
     tails: Mutex<HashMap<ProjectId, Weak<Tail>>>,
-    /// As many as there are readers, and this one.
+    /// Counts readers by its references, plus this one.
     readers: Arc<()>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -76,12 +76,12 @@ impl Events {
         Self { store, tasks, tails: Mutex::default(), readers: Arc::default(), stop }
     }
 
-    /// How many read now.
+    /// The number of current readers.
     pub fn readers(&self) -> usize {
         Arc::strong_count(&self.readers) - 1
     }
 
-    /// Reads what `scope` sees after `after`, or after the newest.
+    /// Creates a reader of what `scope` sees after `after`, or after the newest event.
     pub async fn reader(
         &self,
         scope: ProjectScope,
@@ -126,7 +126,7 @@ impl Events {
     }
 }
 
-/// Brings the tail up to date whenever something was written.
+/// Updates the tail whenever an event was written.
 async fn follow(
     store: Store,
     scope: ProjectScope,
@@ -158,13 +158,13 @@ async fn follow(
     }
 }
 
-/// One who reads on and on.
+/// A reader that follows the log.
 #[derive(Debug)]
 pub struct Reader {
     store: Store,
     scope: ProjectScope,
     wanted: Wanted,
-    /// The last event that was looked at.
+    /// The last event that was examined.
     position: i64,
     page: VecDeque<Arc<EventRow>>,
     tail: Arc<Tail>,
@@ -174,12 +174,12 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The last event that was looked at.
+    /// The last event that was examined.
     pub const fn position(&self) -> i64 {
         self.position
     }
 
-    /// The next event that is wanted; `None` when the server stops.
+    /// The next wanted event; `None` when the server stops.
     pub async fn next(&mut self) -> Option<Arc<EventRow>> {
         loop {
             if let Some(event) = self.on_record().await {
@@ -192,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// The next event that is wanted, of those on record; `None` where all of them were read.
+    /// The next wanted event among those already recorded; `None` if all were read.
     pub async fn on_record(&mut self) -> Option<Arc<EventRow>> {
         loop {
             if let Some(event) = self.page.pop_front() {
@@ -208,7 +208,8 @@ impl Reader {
         }
     }
 
-    /// From memory, unless what comes next is no longer there. An agent's events are for the store to tell.
+    /// Reads from memory, unless the next event is no longer there. For an agent only the store knows which
+    /// events it sees.
     fn read_kept(&mut self, newest: i64) -> bool {
         if self.scope.agent().is_some() {
             return false;
@@ -224,7 +225,7 @@ impl Reader {
         true
     }
 
-    /// Where events that it has not seen were removed for their age, it is told so and goes on after them.
+    /// If unseen events were removed for their age, returns a `gap` event and continues after them.
     async fn pass_gap(&mut self) -> Result<(), StoreError> {
         let pruned = self.store.pruned_event(&self.scope).await?;
         if self.position < pruned {
@@ -236,7 +237,7 @@ impl Reader {
     }
 
     async fn read_stored(&mut self) -> Option<()> {
-        // A slow reader may have been overtaken.
+        // A slow reader may have fallen behind retention.
         let read = async {
             let events = self.store.events(&self.scope, self.position, PAGE).await?;
             if events.first().is_none_or(|first| first.sequence > self.position + 1) {
@@ -248,7 +249,7 @@ impl Reader {
             Ok(events) => {
                 match events.last() {
                     Some(last) => self.position = last.sequence,
-                    // All that came was of others.
+                    // All new events belong to others.
                     None => self.position = *self.changes.borrow(),
                 }
                 let fresh = events.into_iter().filter(|event| self.wanted.includes(event)).map(Arc::new);
@@ -257,7 +258,7 @@ impl Reader {
             }
             Err(StoreError::Closed) => None,
             Err(error) => {
-                tracing::warn!("an event reader tries again: {error}");
+                tracing::warn!("could not read events, trying again: {error}");
                 tokio::select! {
                     () = self.stop.cancelled() => None,
                     () = tokio::time::sleep(LOOK) => Some(()),

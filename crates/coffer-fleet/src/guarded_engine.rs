@@ -1,4 +1,4 @@
-//! The engine behind a breaker.
+//! An engine behind a circuit breaker.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,15 +21,15 @@ use tokio_util::task::TaskTracker;
 use coffer_core::clock::now_ms;
 use coffer_http::breaker::{Breaker, Policy};
 
-/// A call waits half a minute for a node that is away, so these are five such waits; a restart, which
-/// takes a second, fails none.
+/// A call waits half a minute for a node that is away, so these are five such waits; a restart of the node
+/// takes a second and fails none.
 const POLICY: Policy =
     Policy { failures: 5, pause: Duration::from_secs(1), longest_pause: Duration::from_secs(30) };
 
-/// Failures that are remembered for operators.
+/// How many failures are remembered for operators.
 const REMEMBERED: usize = 20;
 
-/// A request that the host itself failed, with its reason: for operators, never for tenants.
+/// A request that failed on the host, with the reason: for operators, never for tenants.
 #[derive(Debug, Clone)]
 pub struct HostFailure {
     pub at_ms: i64,
@@ -57,7 +57,7 @@ impl HostFailures {
     }
 }
 
-/// An engine that is left alone while it does not answer.
+/// An engine that is not called while it does not answer.
 #[derive(Debug)]
 pub struct GuardedEngine {
     engine: Arc<dyn Engine>,
@@ -66,7 +66,8 @@ pub struct GuardedEngine {
 }
 
 impl GuardedEngine {
-    /// Guards `engine`, until `stop`. As soon as it says that it is connected again, it is asked again.
+    /// Guards `engine`, until `stop`. The breaker closes as soon as the engine reports that it is connected
+    /// again.
     pub fn start(
         engine: Arc<dyn Engine>,
         tasks: &TaskTracker,
@@ -90,14 +91,14 @@ impl GuardedEngine {
         (Arc::new(Self { engine, breaker: breaker.clone(), failures: HostFailures::default() }), breaker)
     }
 
-    /// What the host failed lately; goes on filling.
+    /// Recent failures of the host; the list keeps growing.
     pub fn failures(&self) -> HostFailures {
         self.failures.clone()
     }
 
     async fn ask<T>(&self, call: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
         let leave = self.breaker.admit().map_err(|open| EngineError::Resting {
-            // Rounded up: a client that waits less is refused again.
+            // Round up: a client that waits less is refused again.
             retry_after_s: u32::try_from(open.retry_after.as_millis().div_ceil(1000))
                 .unwrap_or(u32::MAX)
                 .max(1),

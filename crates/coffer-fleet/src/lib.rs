@@ -1,9 +1,9 @@
-//! What Cofferdam does with sandboxes, without HTTP: their life, commands in them, their output, limits and usage.
+//! Sandboxes, without HTTP: their life, commands in them, their output, limits and usage.
 //!
-//! [`Fleet`] owns every live sandbox and is the only caller of the engine. [`exec`] runs commands, [`output`] keeps what
-//! they write, [`commands`] knows which are permitted. [`limits`], [`usage`] and [`audit`] keep callers within bounds and
-//! on record. Errors explain themselves as a [`Refusal`](coffer_core::Refusal); what that becomes on the wire is the API's
-//! matter.
+//! [`Fleet`] owns every live sandbox and is the only caller of the engine. [`exec`] runs commands, [`output`]
+//! stores their output, [`commands`] checks which are permitted. [`limits`], [`usage`] and [`audit`] bound and
+//! record what callers do. Errors turn into a [`Refusal`](coffer_core::Refusal); the API maps that to a
+//! response.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

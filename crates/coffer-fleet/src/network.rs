@@ -1,5 +1,5 @@
-//! The bounds of network settings that a request may have, in E2B's form; core says what they mean. Pure: nothing
-//! here resolves or connects.
+//! Bounds of network settings in E2B's form; core defines their meaning. Pure: nothing here resolves or
+//! connects.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -66,7 +66,7 @@ pub fn check_update(update: &NetworkUpdate) -> Result<(), BadNetwork> {
     check_egress(update.dns_servers.as_deref(), update.rules.as_ref(), update.egress_proxy.as_ref())
 }
 
-/// A change of what a sandbox may reach, as it was asked for and what it means.
+/// A change of a sandbox's network settings: as requested, and its meaning.
 #[derive(Debug, Clone)]
 pub struct Update {
     pub(crate) policy: Policy,
@@ -74,7 +74,7 @@ pub struct Update {
     pub(crate) allow_internet_access: Option<bool>,
 }
 
-/// Reads a change in E2B's form.
+/// Parses a change in E2B's form.
 pub fn read_update(update: NetworkUpdate) -> Result<Update, BadE2bSettings> {
     let NetworkUpdate {
         allow_out,
@@ -117,7 +117,7 @@ fn check_egress(
     proxy.map_or(Ok(()), check_proxy)
 }
 
-/// Rules put headers into requests; bounds as E2B has them. What they say is checked where it is read.
+/// Rules add headers to requests; the bounds are E2B's. Their contents are checked where they are parsed.
 fn check_rules(rules: &BTreeMap<String, Vec<NetworkRule>>) -> Result<(), BadNetwork> {
     if rules.len() > MOST_RULES {
         return Err(BadNetwork::ManyRules);
@@ -141,7 +141,7 @@ fn check_proxy(proxy: &EgressProxy) -> Result<(), BadNetwork> {
     if !known_host || !port.parse::<u16>().is_ok_and(|port| port != 0) {
         return Err(BadNetwork::ProxyAddress(cut(&proxy.address)));
     }
-    // SOCKS5 carries each in one byte of length (RFC 1929).
+    // SOCKS5 has one byte for each length (RFC 1929).
     for text in [&proxy.username, &proxy.password].into_iter().flatten() {
         if text.is_empty() || text.len() > 255 {
             return Err(BadNetwork::ProxyLogin);
@@ -160,7 +160,7 @@ fn check_proxy(proxy: &EgressProxy) -> Result<(), BadNetwork> {
     Ok(())
 }
 
-/// What may stand in a `Host` header, with `${PORT}` for the port.
+/// Checks a value for a `Host` header, with `${PORT}` for the port.
 fn check_mask(mask: &str) -> Result<(), BadNetwork> {
     let plain = mask.replace("${PORT}", "1");
     let (host, port) = match plain.rsplit_once(':') {
@@ -258,7 +258,7 @@ mod tests {
         let proxy = through.proxy().unwrap();
         assert_eq!((proxy.port(), proxy.login().unwrap().password()), (1080, "hidden"));
         assert!(!serde_json::to_string(&through.shown()).unwrap().contains("hidden"));
-        // Plaintext to a proxy that was to be spoken to by TLS would give the password away.
+        // Plaintext to a proxy that was meant to use TLS would reveal the password.
         assert!(of(json!({"address": "p.com:1080", "tls": {"enabled": true}})).is_err());
         assert!(of(json!({"address": "p.com:1080", "tls": {"enabled": false}})).is_ok());
     }

@@ -1,4 +1,5 @@
-//! One sandbox, created, used and destroyed before anyone else gets one: so that "ready" is true.
+//! Creates, uses and destroys one sandbox at the start, so that the server reports "ready" only if sandboxes
+//! work.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use coffer_guest as agent;
 use coffer_guest::Guest;
 use coffer_guest::{Activity, Spare, Target};
 
-/// The template that exists on every host: `host` stands in for it until it is built.
+/// The template that exists on every host: `host` is used instead until it is built.
 const TEMPLATE: &str = "base";
 /// Enough for a shell on any host.
 const LIMITS: Limits = Limits { cpu_count: 1, memory_mib: 128, disk_mib: 64, max_processes: 64 };
@@ -26,7 +27,7 @@ const EXPECTED: &str = "ready\n0\n";
 /// Long, for hosts that emulate their processor; a real one takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Ids of preflights begin as those of 1970 would, so that what a killed one left can be told from all others.
+/// Ids of preflight sandboxes have a timestamp of 1970, so that remains of a killed one can be recognised.
 const PREFIX: &str = "0000000000";
 
 /// Why the first sandbox did not work.
@@ -41,15 +42,15 @@ pub enum PreflightError {
 }
 
 impl PreflightError {
-    /// Whether the host may do better later, by itself or with more room.
+    /// Whether the host may succeed later, by itself or with more room.
     pub fn may_pass(&self) -> bool {
         let (Self::Create(error) | Self::Destroy(error)) = self else { return false };
         error.is_away() || matches!(error, EngineError::NoCapacity(_))
     }
 }
 
-/// Creates, uses and destroys a sandbox; gives how long that took. Before that it removes what an earlier one left
-/// that was killed on its way.
+/// Creates, uses and destroys a sandbox; returns how long that took. First removes remains of an earlier
+/// preflight that was killed.
 pub async fn preflight(engine: &dyn Engine) -> Result<Duration, PreflightError> {
     for left in engine.list().await.map_err(PreflightError::Create)? {
         if is_preflight(left.sandbox) {
@@ -73,7 +74,7 @@ pub async fn preflight(engine: &dyn Engine) -> Result<Duration, PreflightError> 
             used.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
         }
         Err(error) => {
-            // The engine may have got half-way.
+            // The engine may have created part of it.
             let _ = engine.destroy(sandbox).await;
             return Err(PreflightError::Create(error));
         }
@@ -89,12 +90,12 @@ fn new_id() -> SandboxId {
     format!("{PREFIX}{}", &random[PREFIX.len()..]).parse().expect("the letters of another id")
 }
 
-/// Whether a sandbox is a preflight's, and so no tenant's.
+/// Whether a sandbox belongs to a preflight, not to a tenant.
 pub fn is_preflight(sandbox: SandboxId) -> bool {
     sandbox.to_string().starts_with(PREFIX)
 }
 
-/// Runs the script as any client would.
+/// Runs the script as a client would.
 async fn run(sandbox: SandboxId, socket: std::path::PathBuf) -> Result<(), String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     agent::init(&socket, &Init::default(), PATIENCE)

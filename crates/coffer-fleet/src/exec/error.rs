@@ -18,7 +18,7 @@ pub enum ExecError {
     NoRoom,
     #[error("the command was not started: {}", .0.why)]
     Refused(RefusedCommand),
-    /// The user, directory or program that the command names is not there.
+    /// The user, directory or program of the command does not exist.
     #[error("{0}")]
     BadCommand(String),
     #[error(transparent)]
@@ -30,7 +30,7 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// Whether the same command may run soon, with nothing changed.
+    /// Whether the same command may work soon without any change.
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Paused | Self::Transitioning | Self::NoRoom | Self::Broken => true,
@@ -53,7 +53,7 @@ impl ExecError {
             Self::Transitioning => Refusal::conflict(self.to_string()).retry_after(1),
             Self::NoRoom => Refusal::new(Code::Unavailable, self.to_string()).retry_after(5),
             Self::Refused(_) => Refusal::new(Code::CommandRefused, self.to_string())
-                .hint("POST /api/v1/policy/check tells what the policy makes of a command"),
+                .hint("POST /api/v1/policy/check checks a command against the policy"),
             Self::BadCommand(message) => Refusal::new(Code::Invalid, message),
             Self::Guest(error) => explain_guest(error),
             Self::Store(error) => error.into(),
@@ -77,7 +77,7 @@ fn explain_guest(error: &GuestError) -> Refusal {
             }
         },
         GuestError::Agent(error) => {
-            tracing::warn!("agentd did not do as asked: {}", chain(error));
+            tracing::warn!("agentd failed: {}", chain(error));
             Refusal::new(Code::Unavailable, "the sandbox does not answer").retry_after(1)
         }
     }

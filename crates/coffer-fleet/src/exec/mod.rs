@@ -1,7 +1,8 @@
-//! Commands in sandboxes: the one way in for the API, git and agents.
+//! Commands in sandboxes: the one service that the API, git and agents use.
 //!
-//! [`Exec`] reaches the sandbox, asks the project's policy on commands, puts the execution on record and starts it. E2B's
-//! own `Start` passes through the proxy instead, which asks [`Commands`](crate::commands::Commands) for the same policy.
+//! [`Exec`] connects to the sandbox, checks the project's command policy, records the execution and starts it.
+//! E2B's own `Start` passes through the proxy instead, which checks the same policy by
+//! [`Commands`](crate::commands::Commands).
 
 mod error;
 mod reach;

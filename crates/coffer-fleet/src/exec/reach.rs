@@ -1,4 +1,4 @@
-//! The way into a sandbox.
+//! Connects to the agentd of a sandbox.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use coffer_guest::{Guest, Route, Wake};
 use super::ExecError;
 use crate::fleet::{Fleet, Record};
 
-/// The agentd of a sandbox, which is resumed first where `wake` and its settings say so.
+/// The agentd of a sandbox, which is resumed first if `wake` and its settings say so.
 pub async fn reach(fleet: &Arc<Fleet>, record: &Record, wake: Wake) -> Result<Guest, ExecError> {
     match fleet.route(&record.id.to_string(), wake).await {
         Route::Running(target) => {

@@ -23,24 +23,24 @@ use crate::output::Output;
 use coffer_core::clock::now_ms;
 use coffer_guest::{Events, Guest, GuestError, Reason};
 
-/// How long the end of a killed command may take until it is told of.
+/// How long to wait for a killed command to end.
 const KILLED_WITHIN: Duration = Duration::from_secs(5);
-/// agentd's list of processes.
+/// Bounds agentd's list of processes.
 const LONGEST_LIST: usize = 16 << 20;
 
-/// A command to run, given as words and never as a line for a shell.
+/// A command to run, as words and never as a shell line.
 #[derive(Debug, Clone, Default)]
 pub struct Command {
     pub words: Vec<String>,
-    /// The command as people are shown it; its words, where none is given.
+    /// The command as shown to people; its words by default.
     pub shown: Option<String>,
-    /// Where it runs: the user's home by default, and below it unless the path is absolute.
+    /// Its working directory: the user's home by default; a relative path is below it.
     pub cwd: Option<String>,
     pub env: BTreeMap<String, String>,
     pub user: Option<String>,
     pub stdin: Option<Bytes>,
     pub timeout: Option<Duration>,
-    /// How much of each of its streams is kept for the answer.
+    /// How much of each stream the answer has.
     pub most: usize,
 }
 
@@ -58,7 +58,7 @@ impl Command {
     }
 }
 
-/// A command that was started.
+/// A started command.
 #[derive(Debug)]
 pub struct Run {
     pub id: ExecutionId,
@@ -69,7 +69,7 @@ pub struct Run {
     pub started: Instant,
 }
 
-/// Puts the command on record and starts it.
+/// Records the command and starts it.
 pub(super) async fn begin(
     output: Arc<Output>,
     record: Arc<Record>,
@@ -88,7 +88,7 @@ pub(super) async fn begin(
             cwd: command.cwd.clone(),
         }),
         pty: None,
-        // By this the record and the process find each other.
+        // The record and the process are matched by this tag.
         tag: Some(id.to_string()),
         stdin: Some(command.stdin.is_some()),
         offsets: false,
@@ -106,9 +106,9 @@ pub(super) async fn begin(
         Ok(begun) => begun,
         Err(error) => {
             if let Err(error) = output.abandon(&record, id, &error.to_string()).await {
-                tracing::warn!(sandbox.id = %record.id, "an execution that failed stays on record as running: {error}");
+                tracing::warn!(sandbox.id = %record.id, "could not record that an execution failed: {error}");
             }
-            // What it names is part of the request, not of the path.
+            // A missing user, directory or program is an error of the request, not of the path.
             return Err(match error {
                 GuestError::Refused { reason: Reason::NotFound, message } => ExecError::BadCommand(message),
                 error => error.into(),
@@ -121,7 +121,7 @@ pub(super) async fn begin(
         return Err(error.into());
     }
     if let Some(stdin) = command.stdin {
-        // Beside its output: who reads nothing until it is read itself would wait for ever.
+        // Concurrently with its output: a program that writes before it reads would block forever otherwise.
         output.spawn_until_stop(feed(guest.clone(), pid, stdin));
     }
     Ok(Run { id, pid, guest, events, started_ms, started })
@@ -136,8 +136,8 @@ async fn feed(guest: Arc<Guest>, pid: u32, stdin: Bytes) {
     let closed: Result<CloseStdinResponse, _> =
         guest.call("/process.Process/CloseStdin", None, &CloseStdinRequest { process }, 1024).await;
     if let Err(error) = sent.map(drop).and(closed.map(drop)) {
-        // It need not read what it is given.
-        tracing::debug!("the input of a command was not taken: {error}");
+        // A command need not read its input.
+        tracing::debug!("a command did not read its input: {error}");
     }
 }
 
@@ -150,7 +150,7 @@ pub async fn end(guest: &Guest, pid: u32, signal: Signal) -> Result<SendSignalRe
     guest.call("/process.Process/SendSignal", None, &request, 1024).await
 }
 
-/// Kills the process of an execution, and all that it started.
+/// Kills the process of an execution, and its children.
 pub(super) async fn end_tagged(guest: &Guest, id: ExecutionId) -> Result<(), GuestError> {
     let process = Some(ProcessSelector { selector: Some(Selector::Tag(id.to_string())) });
     let request = SendSignalRequest { process, signal: Signal::Sigkill.into() };
@@ -163,7 +163,7 @@ pub async fn processes(guest: &Guest) -> Result<ListResponse, GuestError> {
     guest.call("/process.Process/List", None, &ListRequest {}, LONGEST_LIST).await
 }
 
-/// The beginning of a stream, and how much there was in all.
+/// The beginning of a stream, and its total length.
 #[derive(Debug, Default)]
 pub struct Captured {
     pub bytes: Vec<u8>,
@@ -193,7 +193,7 @@ pub enum End {
     TimedOut,
 }
 
-/// One thing that a running command did.
+/// An event of a running command.
 #[derive(Debug)]
 pub enum Step {
     Stdout(Bytes),
@@ -221,13 +221,13 @@ impl Run {
             Some(Event::End(end)) => Step::End(End::Exited(end)),
             Some(Event::Start(_) | Event::Keepalive(_)) => Step::Nothing,
             None => {
-                let message = "its end was not told".to_string();
+                let message = "agentd did not report its end".to_string();
                 return Err(GuestError::Refused { reason: Reason::Other, message });
             }
         })
     }
 
-    /// agentd kills it beside telling that its time is up; this waits until it is gone.
+    /// agentd kills it when it reports the timeout; this waits until it is gone.
     async fn gone(&self) {
         let killed = async {
             while processes(&self.guest)
@@ -238,11 +238,11 @@ impl Run {
             }
         };
         if tokio::time::timeout(KILLED_WITHIN, killed).await.is_err() {
-            tracing::warn!("process {} outlives its end", self.pid);
+            tracing::warn!("process {} is still there after its end", self.pid);
         }
     }
 
-    /// Waits for its end; answers with how it ended and what it wrote.
+    /// Waits for its end; returns how it ended and its output.
     pub async fn wait(mut self, most: usize) -> Result<(Self, End, Captured, Captured), ExecError> {
         let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
         let end = loop {

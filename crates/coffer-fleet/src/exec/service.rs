@@ -1,4 +1,4 @@
-//! Runs commands in sandboxes, each permitted by policy and on record.
+//! Runs commands in sandboxes, each permitted by policy and recorded.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::commands::Commands;
 use crate::fleet::{Fleet, Record};
 use crate::output::Output;
 
-/// What came of a command. All of it is the sandbox's word.
+/// The result of a command, as the sandbox reports it: do not trust it.
 #[derive(Debug)]
 pub struct CommandResult {
-    /// None where its time was up.
+    /// `None` if it timed out.
     pub exit_code: Option<i32>,
     pub stdout: Vec<u8>,
     pub stderr: String,
@@ -59,8 +59,8 @@ impl Exec {
         })
     }
 
-    /// Starts a command that goes on when its caller does not wait. It is on record before it runs: where there is no
-    /// record of `id`, or no process to it, it never ran.
+    /// Starts a command that continues without its caller. It is recorded before it runs: if `id` has no
+    /// record, or no process, it never ran.
     pub async fn launch(
         &self,
         record: &Arc<Record>,
@@ -72,14 +72,15 @@ impl Exec {
         self.start(record, guest, id, command, None).await.map(drop)
     }
 
-    /// The way into the sandbox, if the project's policy permits the command.
+    /// Connects to the sandbox, if the project's policy permits the command.
     pub async fn admit(&self, record: &Arc<Record>, command: &Command) -> Result<Guest, ExecError> {
         let guest = reach(&self.fleet, record, Wake::ByPolicy).await?;
         self.commands.permit(record, &command.words).await.map_err(ExecError::Refused)?;
         Ok(guest)
     }
 
-    /// Starts an admitted command. The start goes on when its caller hangs up: what is on record as running must run.
+    /// Starts an admitted command. The start continues if its caller disconnects: a command recorded as
+    /// running must run.
     pub async fn start(
         &self,
         record: &Arc<Record>,
@@ -92,7 +93,7 @@ impl Exec {
         self.fleet.spawn_step(start).await.unwrap_or(Err(ExecError::Broken))
     }
 
-    /// The executions that run in a sandbox now, as its agentd says.
+    /// The executions that run in a sandbox now, as its agentd reports.
     pub async fn running(&self, record: &Arc<Record>) -> Result<Vec<ExecutionId>, ExecError> {
         let guest = reach(&self.fleet, record, Wake::ByPolicy).await?;
         let listed = run::processes(&guest).await?;
@@ -100,7 +101,7 @@ impl Exec {
         Ok(tags.filter_map(|tag| tag.parse().ok()).collect())
     }
 
-    /// Ends an execution with all that it started; fine where it is over.
+    /// Kills an execution and its children; succeeds if it has already ended.
     pub async fn kill(&self, record: &Arc<Record>, id: ExecutionId) -> Result<(), ExecError> {
         let guest = reach(&self.fleet, record, Wake::ByPolicy).await?;
         match run::end_tagged(&guest, id).await {

@@ -1,4 +1,4 @@
-//! What steps and sandboxes leave behind: figures, spans, usage; and what budgets do to sandboxes.
+//! Metrics, spans and usage of sandboxes, and enforcement of budgets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use coffer_core::clock::now_ms;
 use coffer_telemetry::{Active, Whose};
 
 impl Record {
-    /// Whom spans about it belong to.
+    /// The owner of spans about it.
     pub(super) fn whose(&self) -> Whose {
         Whose { id: self.id, project: self.project, agent: self.agent }
     }
@@ -28,7 +28,7 @@ impl Fleet {
         self.telemetry.traces.step(name, &record.whose())
     }
 
-    /// A sandbox has come to another state.
+    /// Counts a state change of a sandbox in the metrics.
     pub(super) fn account(&self, row: &SandboxRow) {
         match &row.state {
             SandboxState::Creating => {}
@@ -58,7 +58,8 @@ impl Fleet {
     pub fn census(&self) -> Vec<(&'static str, String)> {
         let of = |record: Arc<Record>| {
             let live = record.live();
-            // Of those that come from a snapshot the template below it: there is no bound to snapshots.
+            // For a sandbox from a snapshot, its base template: the number of snapshots is unbounded, and so
+            // would be the labels.
             let row = &live.row;
             let template = match row.origin {
                 Some(_) => super::snapshots::engine_template(row),
@@ -73,7 +74,7 @@ impl Fleet {
         self.engine.info().await
     }
 
-    /// Puts usage on record and heeds budgets until `stop`.
+    /// Records usage and enforces budgets until `stop`.
     pub(super) async fn keep_accounts(self: Arc<Self>, stop: CancellationToken) {
         let interval = Duration::from_secs(self.usage.settings().interval_s.max(1));
         let mut ticks = tokio::time::interval(interval);
@@ -84,19 +85,19 @@ impl Fleet {
                 _ = ticks.tick() => {}
             }
             if let Err(error) = self.settle_accounts().await {
-                tracing::warn!("usage is not on record this time: {}", chain(&error));
+                tracing::warn!("could not record usage, trying again: {}", chain(&error));
             }
         }
     }
 
-    /// Puts usage on record now, and does what budgets ask for.
+    /// Records usage now, and enforces budgets.
     pub async fn settle_accounts(self: &Arc<Self>) -> Result<(), StoreError> {
         let cost = self.usage.read().await?;
         self.telemetry.metrics.cost(&self.usage.settings().currency, cost);
         self.heed_budgets().await
     }
 
-    /// Looks at budgets now, as after one was changed.
+    /// Checks budgets now, as after a change to one.
     pub async fn heed_budgets(self: &Arc<Self>) -> Result<(), StoreError> {
         self.usage.look_at_budgets(now_ms()).await?;
         for (budget, ratio) in self.usage.spending() {
@@ -132,10 +133,10 @@ impl Fleet {
                     if let Err(FleetError::Engine(EngineError::Unsupported(_))) = paused {
                         paused = fleet.pause_for(&claim, Kept::FilesOnly, Some(WHY)).await;
                     }
-                    // What failed is tried again the next time.
+                    // A failed pause is tried again next time.
                     if let Err(error) = paused {
                         let id = record.id;
-                        tracing::warn!(sandbox.id = %id, "sandbox {id} is over its budget and could not be paused: {}", chain(&error));
+                        tracing::warn!(sandbox.id = %id, "sandbox {id} is over its budget but could not be paused: {}", chain(&error));
                     }
                     drop(claim);
                     fleet.heal(&record).await;

@@ -1,4 +1,4 @@
-//! Making a sandbox.
+//! Creates sandboxes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,74 +24,74 @@ use coffer_core::clock::now_ms;
 use coffer_guest as agent;
 use coffer_guest::AgentError;
 
-/// How long a new agentd may take to answer for the first time.
+/// How long a new agentd may take for its first answer.
 pub(super) const INIT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a repeated request waits for the first one.
 const TWIN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A create is tried once more after each of these, so three times in all. The first retry does not wait: a sandbox that
-/// was kept ready and died says nothing about a new one.
+/// Pauses before retries, so a create is tried three times in all. The first retry does not wait: a warm
+/// sandbox that died says nothing about a new one.
 const CREATE_AGAIN: [Duration; 2] = [Duration::ZERO, Duration::from_secs(1)];
 
-/// A sandbox to be made; everything in it has been checked.
+/// A sandbox to create; everything in it has been checked.
 #[derive(Debug, Clone)]
 pub struct CreateSpec {
-    /// The agent that is to own it, one of the caller's project.
+    /// The agent that will own it, one of the caller's project.
     pub agent: Option<AgentId>,
     pub template: TemplateRef,
     pub metadata: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
-    /// Variables that have a secret's value, by the secret's name.
+    /// Variables with a secret's value, by the secret's name.
     pub secrets: BTreeMap<String, String>,
     pub timeout_ms: Millis,
     pub on_timeout: OnTimeout,
     pub auto_resume: bool,
     pub secure: bool,
     pub network: NetworkSettings,
-    /// As E2B's request said it, to be shown; `network` has what it means.
+    /// As E2B's request had it, for answers; `network` has its meaning.
     pub allow_internet_access: Option<bool>,
     pub bounds: Bounds,
-    /// What it is to have in place of what sandboxes usually have, or its snapshot had.
+    /// Its size, instead of the default or the snapshot's.
     pub size: SizeWish,
-    /// The snapshot that it begins with, where that is known already; the template may also name one.
+    /// The snapshot it starts from, if that is already known; the template may also name one.
     pub base: Option<Base>,
-    /// Whether a snapshot's processes go on; where nothing is said, if it has them.
+    /// Whether to continue a snapshot's processes; by default if it has them.
     pub memory: Option<bool>,
-    /// The request's idempotency key and a digest of what it asks for.
+    /// The request's idempotency key and a digest of the request.
     pub idempotency: Option<(String, String)>,
 }
 
-/// The snapshot that a sandbox begins with.
+/// The snapshot that a sandbox starts from.
 #[derive(Debug, Clone)]
 pub struct Base {
     pub origin: Origin,
-    /// Whether its processes go on.
+    /// Whether to continue its processes.
     pub memory: bool,
     /// The engine's name for the template at the bottom.
     pub template: String,
-    /// What answers call the template.
+    /// The template's id in answers.
     pub template_id: String,
     pub alias: Option<String>,
     pub limits: Limits,
-    /// Variables that its processes have from secrets.
+    /// Variables that its processes got from secrets.
     pub secrets: BTreeMap<String, String>,
 }
 
 impl Fleet {
-    /// Makes a sandbox and returns once it answers. A failure leaves nothing behind but its record.
+    /// Creates a sandbox and returns once it answers. A failure leaves only its record.
     pub async fn create(
         self: &Arc<Self>,
         scope: ProjectScope,
         spec: CreateSpec,
     ) -> Result<SandboxRow, FleetError> {
-        // A key stands for its first sandbox, so whoever sent one has to ask again.
+        // An idempotency key stands for its first sandbox, so the client has to retry.
         if spec.idempotency.is_some() {
             return self.create_once(scope, spec).await;
         }
         for pause in CREATE_AGAIN {
             match self.create_once(scope, spec.clone()).await {
-                // A sandbox that was kept ready may be at its end when it is handed out: another one helps.
+                // A warm sandbox may have died by the time it is handed out: try another one.
                 Err(FleetError::DiedEarly) => tokio::time::sleep(pause).await,
                 made => return made,
             }
@@ -117,7 +117,7 @@ impl Fleet {
         self.lead_as_source(&record);
         let reach = record.git.opens(reach).map_err(|_| FleetError::Broken)?;
         let claim = record.claim(Step::Create).await?;
-        // From here on a list of the engine's that has this id is no surprise.
+        // Register first, so reconciliation does not take the new sandbox for an orphan.
         self.enrol(record.clone());
         let fleet = self.clone();
         self.carry_through(async move {
@@ -142,12 +142,12 @@ impl Fleet {
                 Ok(row) if row.id == id => {
                     metrics.created(&name, begun.elapsed());
                     fleet.sample_soon.notify_one();
-                    tracing::info!(sandbox.id = %id, "sandbox {id} is ready");
+                    tracing::info!(sandbox.id = %id, "sandbox {id} created");
                 }
                 Ok(_) => {}
                 Err(error) => {
                     span.fail(|| chain(error));
-                    tracing::warn!(sandbox.id = %id, "could not make sandbox {id}: {}", chain(error))
+                    tracing::warn!(sandbox.id = %id, "could not create sandbox {id}: {}", chain(error))
                 }
             }
             made
@@ -155,8 +155,8 @@ impl Fleet {
         .await
     }
 
-    /// Finds what the request wants the sandbox to begin with, and returns the engine's name for the template.
-    /// Templates are known here; only what is none of them is looked for among the snapshots.
+    /// Resolves the template or snapshot of the request, and returns the engine's name for the template.
+    /// Templates are known here; only unknown names are looked up among the snapshots.
     async fn settle(&self, scope: &ProjectScope, spec: &mut CreateSpec) -> Result<String, FleetError> {
         if spec.base.is_none() {
             match self.resolve(&spec.template).await {
@@ -175,7 +175,7 @@ impl Fleet {
         Ok(base.template.clone())
     }
 
-    /// The engine's name for a template; unknown ones are refused before anything is made.
+    /// The engine's name for a template; unknown ones are refused before anything is created.
     async fn resolve(&self, template: &TemplateRef) -> Result<String, FleetError> {
         let unknown = || FleetError::UnknownTemplate(template.to_string());
         if template.namespace.is_some() || template.tag.as_deref().is_some_and(|tag| tag != "default") {
@@ -218,7 +218,7 @@ impl Fleet {
         }
     }
 
-    /// Has the child of a fork reach its source's repositories from the first moment.
+    /// Gives a fork access to its source's repositories from the start.
     fn lead_as_source(&self, child: &Record) {
         let fork = child.live().row.origin.filter(|origin| origin.fork_position.is_some());
         let source = fork.and_then(|origin| self.any(origin.parent));
@@ -237,7 +237,7 @@ impl Fleet {
     ) -> Result<SandboxRow, FleetError> {
         let timeout_ms = new.timeout_s * 1000;
         let (inserted, up) = match &idempotency {
-            // Only the row tells whether this request is the first: the engine waits for it.
+            // Only the row shows whether this request is the first, so the engine waits for it.
             Some((key, fingerprint)) => {
                 let key = Idempotency { key, fingerprint };
                 let inserted = self.store.insert_sandbox(&scope, new.clone(), Some(key)).await;
@@ -250,7 +250,7 @@ impl Fleet {
                 let insert = async {
                     let inserted = self.store.insert_sandbox(&scope, new.clone(), None).await;
                     if !matches!(inserted, Ok(Inserted::New)) {
-                        // Whoever waits for it to answer need not.
+                        // Cancel anything that waits for its agentd.
                         claim.record.doomed.cancel();
                     }
                     inserted
@@ -268,7 +268,8 @@ impl Fleet {
             }
             Ok(Inserted::OverQuota(over)) => {
                 if up.is_some() {
-                    // The answer does not wait for it. Until it is gone its id is no surprise.
+                    // The answer does not wait for this. Until the sandbox is destroyed, its id stays
+                    // registered.
                     let (fleet, id) = (self.clone(), new.id);
                     self.steps.spawn(async move {
                         fleet.destroy_quietly(id).await;
@@ -311,13 +312,13 @@ impl Fleet {
         }
     }
 
-    /// Ends a sandbox that did not come to be, and says why.
+    /// Destroys a sandbox whose create failed, and returns the error.
     async fn give_up(self: &Arc<Self>, claim: Claim, error: FleetError) -> FleetError {
         let message = chain(&error);
         let ended_by_others = claim.record.live().ending.clone();
         claim.record.live().ending.get_or_insert(Ending::Failed(Fault::CreateFailed { message }));
         if matches!(&error, FleetError::Engine(error) if error.is_away()) {
-            // It would not answer this either for a while; the client need not wait for it.
+            // The engine would not answer the destroy either for a while; do not make the client wait for it.
             let fleet = self.clone();
             self.steps.spawn(async move { fleet.end(claim).await });
         } else {
@@ -333,13 +334,13 @@ impl Fleet {
         }
     }
 
-    /// Has the engine make it, and names its agentd.
+    /// Asks the engine to create it, and initialises its agentd.
     async fn bring_up(&self, record: &Record, order: &CreateSandbox) -> Result<Placement, FleetError> {
         let placement = self.engine.create(order).await.map_err(|error| match error {
             EngineError::UnknownTemplate(_) | EngineError::UnknownSnapshot => {
                 FleetError::UnknownTemplate(record.row().template)
             }
-            // An engine that died over the first attempt made it, and it has died since.
+            // An engine that died during the first attempt had created it, and the sandbox has died since.
             EngineError::WrongState(_) => FleetError::DiedEarly,
             other => other.into(),
         })?;
@@ -360,9 +361,9 @@ impl Fleet {
         Ok(placement)
     }
 
-    /// Lets a sandbox that answers run. Its owner need not wait until the store says so too: the row that
-    /// says that it is being made was flushed, and after a crash in between the sandbox itself tells that
-    /// it was told whose it is (see [`super::reconcile`]). Until then other steps wait, as for an update.
+    /// Marks a sandbox that answers as running. The client need not wait until the store has recorded it: the
+    /// row in state `creating` is durable, and after a crash the sandbox's agentd knows that it was
+    /// initialised (see [`super::reconcile`]). Until it is recorded, other steps wait, as for an update.
     fn begin(&self, claim: &Claim, placement: Placement, timeout_ms: Millis) -> Result<Begun, FleetError> {
         let now = now_ms();
         let record = &claim.record;
@@ -382,7 +383,7 @@ impl Fleet {
         live.adopt(row.clone());
         live.under_way = Some(Step::Update);
         self.account(&row);
-        // Whoever asked for its end meanwhile has cancelled the run that begins here.
+        // A destroy request meanwhile has cancelled the run that begins here.
         if live.ending.is_none() {
             live.begin_run();
         }
@@ -390,7 +391,7 @@ impl Fleet {
         Ok(Begun { row, changes })
     }
 
-    /// Has the store say what [`Fleet::begin`] began. A sandbox that cannot be on record must not be.
+    /// Records what [`Fleet::begin`] began. If that fails, the sandbox must end.
     async fn put_on_record(&self, claim: Claim, begun: Begun) {
         let Begun { row, changes } = begun;
         let (operator, reason) = (self.store.operator(), ledger::reason(&Cause::Ready));
@@ -398,7 +399,7 @@ impl Fleet {
             self.store.transition(&operator, row.id, StateName::Creating, row.state, &reason, changes).await;
         if let Err(error) = written {
             let id = row.id;
-            tracing::error!(sandbox.id = %id, "sandbox {id} runs and could not be put on record: {}", chain(&error));
+            tracing::error!(sandbox.id = %id, "could not record that sandbox {id} runs: {}", chain(&error));
             let fault = Fault::CreateFailed { message: chain(&error) };
             {
                 let mut live = claim.record.live();
@@ -411,7 +412,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until everything is on record that clients were told of, so that a list has it.
+    /// Waits until everything that clients were told is recorded, so that a list includes it.
     pub async fn recorded(&self) {
         drop(self.recording.write().await);
     }
@@ -433,7 +434,7 @@ impl Fleet {
     }
 }
 
-/// A sandbox that runs, and what the store has yet to say of it.
+/// A running sandbox whose state is not recorded yet.
 struct Begun {
     row: SandboxRow,
     changes: Changes,

@@ -16,21 +16,21 @@ use coffer_core::chain;
 /// How late a deadline may be noticed.
 const RESOLUTION: Duration = Duration::from_millis(100);
 
-/// A pause at the deadline that fails is tried again after this, and given up after so many tries.
+/// A failed pause at the deadline is retried after this time, and given up after this many tries.
 const PAUSE_AGAIN: Duration = Duration::from_secs(2);
 const MOST_PAUSE_TRIES: u32 = 5;
 
-/// Deadlines are kept in whole milliseconds: so close to the longest lifetime they are it.
+/// Deadlines are stored in whole milliseconds: one this close to the longest lifetime counts as that.
 const ROUNDING: Duration = Duration::from_millis(500);
 
-/// What has come for a sandbox.
+/// The action due for a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     Destroy(DestroyReason),
     Pause(Kept, DestroyReason),
 }
 
-/// What its history says of a pause that nobody asked for.
+/// The reason in the history for an automatic pause.
 const fn why(reason: DestroyReason) -> &'static str {
     match reason {
         DestroyReason::Idle => "paused because nothing used it",
@@ -41,7 +41,7 @@ const fn why(reason: DestroyReason) -> &'static str {
 }
 
 impl Fleet {
-    /// Looks for sandboxes whose time has come until `stop`.
+    /// Finds sandboxes whose deadline has passed, until `stop`.
     pub(super) async fn keep_deadlines(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(RESOLUTION);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -80,7 +80,7 @@ impl Fleet {
         Some(kept.map_or(Due::Destroy(reason), |kept| Due::Pause(kept, reason)))
     }
 
-    /// How much longer a sandbox may live that is asked to live for `timeout_ms`.
+    /// How much longer a sandbox may live if `timeout_ms` is requested.
     pub(super) fn allowed_ms(&self, live: &Live, timeout_ms: Millis, now: Instant) -> Millis {
         allowed_ms(&self.policy_for(&live.row.bounds), live, timeout_ms, now)
     }
@@ -92,7 +92,7 @@ impl Fleet {
         }
         match due {
             Due::Destroy(reason) => {
-                // Marked at once, so that the next look does not find it again.
+                // Mark it at once, so that the next check does not find it again.
                 let mut live = record.live();
                 live.ending.get_or_insert(Ending::Destroyed(reason));
                 drop(live);
@@ -109,8 +109,8 @@ impl Fleet {
                 self.in_background(Some(record.project), async move {
                     let mut paused = fleet.pause_for(&claim, kept, Some(why(reason))).await;
                     if let Err(FleetError::Engine(EngineError::Unsupported(_))) = paused {
-                        // Nobody is there to be told that this host cannot freeze: files are better
-                        // than nothing.
+                        // No client waits for an answer that this host cannot freeze: keeping the files is
+                        // better than nothing.
                         paused = fleet.pause_for(&claim, Kept::FilesOnly, Some(why(reason))).await;
                     }
                     if paused.is_ok() {
@@ -137,7 +137,7 @@ impl Fleet {
         }
     }
 
-    /// Ends a sandbox that a step has doomed while it held the claim.
+    /// Ends a sandbox that a step marked as failed while it held the claim.
     pub(super) async fn heal(&self, record: &Arc<Record>) {
         let ending = record.live().ending.clone();
         if let Some(ending) = ending
@@ -148,7 +148,7 @@ impl Fleet {
     }
 }
 
-/// Asked of the clock that never jumps: by the wall clock the longest lifetime may look over, or never to end.
+/// Uses the monotonic clock: by the wall clock the longest lifetime may seem over, or never to end.
 fn allowed_ms(policy: &LifetimePolicy, live: &Live, timeout_ms: Millis, now: Instant) -> Millis {
     let lived = now.saturating_duration_since(live.began).as_millis();
     let left = policy.maximum_ms.saturating_sub(Millis::try_from(lived).unwrap_or(Millis::MAX));
@@ -212,18 +212,18 @@ mod tests {
             let mut live = record.live();
             assert!((3590..=3600).contains(&seconds_until(live.deadline)), "{step}");
             assert!((50..=60).contains(&seconds_until(live.lease.unwrap())), "{step}");
-            // A change that leaves the deadline alone leaves it where it was.
+            // A change to other fields keeps the deadline.
             let row = live.row.clone();
             live.adopt(row);
             assert!((3590..=3600).contains(&seconds_until(live.deadline)), "{step}");
-            // As much as was asked for, though by the wall clock it is a day too old, or not born yet.
+            // The requested time, though by the wall clock it is a day too old, or not created yet.
             let allowed = allowed_ms(&policy, &live, HOUR / 2, Instant::now());
             assert_eq!(allowed, HOUR / 2, "{step}");
             let mut row = live.row.clone();
             row.lifetime.deadline_ms = now_ms() + allowed;
             live.adopt(row);
             assert!((1790..=1800).contains(&seconds_until(live.deadline)), "{step}");
-            // And never more than the longest lifetime, however the clock stands.
+            // And never more than the longest lifetime, whatever the clock says.
             let most = allowed_ms(&policy, &live, 24 * HOUR, Instant::now() + Duration::from_secs(3600));
             assert!((HOUR - 10_000..=HOUR).contains(&most), "{most}");
             let over = allowed_ms(&policy, &live, HOUR, Instant::now() + Duration::from_secs(3 * 3600));

@@ -1,4 +1,4 @@
-//! The end of a sandbox, asked for or not.
+//! Ends sandboxes, on request or after a failure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::record::{Claim, Ending};
 use super::{Fleet, FleetError, Record};
 use coffer_core::chain;
 
-/// How often the store is asked again to record an end, a little later each time.
+/// How often to retry recording an end, with growing pauses.
 const STORE_TRIES: u32 = 5;
 
 impl Fleet {
-    /// Destroys a sandbox. It wins over whatever is under way, and doing it twice is fine: the
-    /// second caller waits for the first.
+    /// Destroys a sandbox. This wins over any step in progress and is idempotent: a second caller waits for
+    /// the first.
     pub async fn destroy(
         self: &Arc<Self>,
         record: Arc<Record>,
@@ -33,7 +33,7 @@ impl Fleet {
         .await
     }
 
-    /// Puts a sandbox on record as failed and gives back what the engine still has of it.
+    /// Records a sandbox as failed and lets the engine release its resources.
     pub(super) async fn fail(&self, record: &Arc<Record>, fault: Fault) {
         if let Some(claim) = record.claim_end(Ending::Failed(fault)).await {
             self.end(claim).await;
@@ -42,8 +42,8 @@ impl Fleet {
 
     /// Carries out the end that the record asks for.
     ///
-    /// It always succeeds: what the engine could not give back now, the next comparison with its
-    /// list does, and what the store could not take is found lost then.
+    /// It always succeeds: the next reconciliation destroys what the engine could not release now, and ends
+    /// rows that the store could not change.
     pub(super) async fn end(&self, claim: Claim) {
         let record = claim.record.clone();
         let id = record.id;
@@ -61,7 +61,8 @@ impl Fleet {
         let ((), last_words) =
             tokio::join!(self.take_down_the_last(&record), self.output.last_words(&record));
         match ending {
-            // A crash in between finds the row ended, or the sandbox lost, which is what its owner asked for.
+            // After a crash in between, the row has ended, or the sandbox is lost, which is what its owner
+            // asked for.
             Ending::Destroyed(_) => {
                 tokio::join!(
                     self.destroy_quietly(id),
@@ -69,14 +70,14 @@ impl Fleet {
                     self.output.conclude(&record, last_words)
                 );
             }
-            // The engine knows what it died of until it is destroyed there.
+            // The engine knows the cause of death until the sandbox is destroyed there.
             Ending::Failed(_) => {
                 self.record_end(&claim, cause.clone()).await;
                 tokio::join!(self.destroy_quietly(id), self.output.conclude(&record, last_words));
             }
         }
         {
-            // Whoever waits for this claim sees in the state that nothing is left to do.
+            // A caller that waits for this claim sees by the state that nothing is left to do.
             let mut live = record.live();
             if live.row.state.is_live()
                 && let Ok(after) = live.row.state.clone().after(cause)
@@ -87,7 +88,7 @@ impl Fleet {
         self.forget(id);
         match ending {
             Ending::Destroyed(reason) => {
-                tracing::info!(sandbox.id = %id, ?reason, "sandbox {id} was destroyed ({reason:?})");
+                tracing::info!(sandbox.id = %id, ?reason, "sandbox {id} destroyed ({reason:?})");
             }
             Ending::Failed(fault) => {
                 tracing::warn!(sandbox.id = %id, "sandbox {id} failed: {}", describe(&fault))
@@ -100,9 +101,9 @@ impl Fleet {
         for attempt in 1..=STORE_TRIES {
             match self.advance(claim, cause.clone(), Changes::default()).await {
                 Ok(()) => return,
-                // Without a row, or with one that somebody else has ended, there is nothing to write.
+                // Without a row, or if another task has ended it, there is nothing to write.
                 Err(error @ (FleetError::NotFound | FleetError::Raced | FleetError::Refused(_))) => {
-                    tracing::warn!(sandbox.id = %id, "the end of sandbox {id} is not on record: {error}");
+                    tracing::warn!(sandbox.id = %id, "did not record the end of sandbox {id}: {error}");
                     return;
                 }
                 Err(error) if attempt == STORE_TRIES => {
@@ -113,15 +114,15 @@ impl Fleet {
         }
     }
 
-    /// Asks the engine to give back all of a sandbox.
+    /// Asks the engine to release all resources of a sandbox.
     pub(super) async fn destroy_quietly(&self, id: SandboxId) {
         if let Err(error) = self.engine.destroy(id).await {
-            tracing::warn!(sandbox.id = %id, "sandbox {id} is still to be destroyed by the engine: {error}");
+            tracing::warn!(sandbox.id = %id, "the engine could not destroy sandbox {id} yet: {error}");
         }
     }
 }
 
-/// What a sandbox died of, as it is put on record.
+/// The cause of a sandbox's death, as recorded.
 pub(super) fn fault_of(cause: &DeathCause) -> Fault {
     match cause {
         DeathCause::OutOfMemory => Fault::OutOfMemory,
@@ -131,11 +132,11 @@ pub(super) fn fault_of(cause: &DeathCause) -> Fault {
         DeathCause::Exit { code } => {
             Fault::Died { message: format!("its first process ended with code {code}") }
         }
-        DeathCause::Unseen => Fault::Died { message: "it ended while nobody watched".into() },
+        DeathCause::Unseen => Fault::Died { message: "it ended while no node was running".into() },
     }
 }
 
-/// A failure in words.
+/// Describes a fault in words.
 pub fn describe(fault: &Fault) -> String {
     match fault {
         Fault::CreateFailed { message } => format!("it never became ready: {message}"),

@@ -1,4 +1,4 @@
-//! Why a step of the fleet's failed, and what its caller is told.
+//! Why a step of the fleet failed, and its refusal for the caller.
 
 use coffer_core::{Code, Refusal, Refused, SnapshotId, StateName};
 use coffer_engine::EngineError;
@@ -9,7 +9,7 @@ use super::record::{Busy, Step};
 use super::secrets::SecretUse;
 use crate::usage::Exhausted;
 
-/// Why a sandbox was not made, changed or found.
+/// Why a sandbox was not created, changed or found.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     #[error("there is no such sandbox")]
@@ -52,7 +52,7 @@ pub enum FleetError {
     HoldsSecrets(String),
     #[error(transparent)]
     Secret(#[from] SecretUse),
-    #[error("the record of the sandbox was changed by somebody else")]
+    #[error("another request changed the record of the sandbox")]
     Raced,
     #[error(transparent)]
     Full(#[from] coffer_shares::Full),
@@ -72,7 +72,7 @@ impl From<ChangeError> for FleetError {
 }
 
 impl FleetError {
-    /// Whether the same call may work soon, with nothing changed.
+    /// Whether the same call may work soon without any change.
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Busy(Busy(Step::End | Step::Create)) => false,
@@ -106,7 +106,7 @@ impl FleetError {
     pub fn explain(&self, id: &str) -> Refusal {
         let message = self.to_string();
         match self {
-            // What is being destroyed is gone for everyone but its destroyer.
+            // A sandbox that is being destroyed is gone for every other caller.
             Self::NotFound | Self::Busy(Busy(Step::End | Step::Create)) => Refusal::no_sandbox(id),
             Self::Busy(_) | Self::FirstUnderWay => Refusal::conflict(message).retry_after(1),
             Self::Refused(refused) => match refused.state {
@@ -132,7 +132,7 @@ impl FleetError {
             Self::NoSnapshot(name) => {
                 let name: String = name.chars().take(200).collect();
                 Refusal::new(Code::NotFound, format!("snapshot '{name}' not found"))
-                    .hint("GET /api/v1/snapshots lists those there are")
+                    .hint("GET /api/v1/snapshots lists the existing ones")
             }
             Self::SnapshotElsewhere(..) => {
                 Refusal::new(Code::OtherInstallation, message).hint("ask the server of that installation")

@@ -1,7 +1,7 @@
-//! Forks: a snapshot that nobody keeps, and sandboxes that begin with it.
+//! Forks: a temporary snapshot, and sandboxes that start from it.
 //!
-//! The snapshot is not on record. Should the server die before it is given back, the next comparison finds
-//! that no record explains it; its children stand on what it was, and go on.
+//! The snapshot is not recorded. If the server dies before it deletes it, the next reconciliation finds and
+//! deletes it; forks share its files and keep running.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use coffer_core::chain;
 use coffer_core::clock::now_ms;
 use coffer_telemetry::Snapshotted;
 
-/// Children that are made at a time.
+/// Forks created at a time.
 const AT_A_TIME: usize = 16;
 
-/// A fork to be made; everything in it has been checked.
+/// A fork request; everything in it has been checked.
 #[derive(Debug, Clone)]
 pub struct ForkSpec {
     pub count: u32,
     pub timeout_ms: Millis,
     pub wish: MemoryWish,
-    /// How long a child may go unused, where that is not as the source's.
+    /// The idle timeout of a fork, if it differs from the source's.
     pub idle_s: Option<i64>,
-    /// What each child is to have in place of what its source has, by its place; none for those beyond. Children that go on
-    /// with processes have what those are used to.
+    /// The size of each fork by position, instead of the source's; forks beyond the list have the source's.
+    /// Forks that continue processes keep the source's size.
     pub sizes: Vec<SizeWish>,
-    /// Beside what the source has, or instead of it.
+    /// Added to the source's own, and wins over it.
     pub metadata: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
-    /// Variables that get a secret's value in the children, by the secret's name.
+    /// Variables that get a secret's value in the forks, by the secret's name.
     pub secrets: BTreeMap<String, String>,
     pub idempotency: Option<(String, String)>,
 }
@@ -48,20 +48,20 @@ impl ForkSpec {
     }
 }
 
-/// What became of a fork.
+/// The result of a fork.
 #[derive(Debug)]
 pub struct Forked {
-    /// One for each child that was asked for, in order.
+    /// One for each requested fork, in order.
     pub children: Vec<Result<SandboxRow, FleetError>>,
-    /// Whether they go on with the source's processes.
+    /// Whether they continue the source's processes.
     pub memory: bool,
-    /// Why they do not, where that was not asked for.
+    /// Why not, if that was not requested.
     pub note: Option<String>,
 }
 
 impl Fleet {
-    /// Makes sandboxes that begin as a running one is now. The source keeps everything. One that does not come
-    /// to be leaves the others alone.
+    /// Creates sandboxes that start from the current state of a running one. The source stays as it is. A
+    /// fork that fails does not affect the others.
     pub async fn fork(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -89,13 +89,13 @@ impl Fleet {
                 return Err(fleet.over_quota(project, over));
             }
             let child = child_of(&source, &spec)?;
-            // What every child would be refused for is known before the source stands still.
+            // Check what would fail for every fork before the source is frozen.
             fleet.check_secrets(project, &child.secrets).await?;
             let snapshot = SnapshotId::generate();
             let _working = fleet.at_work.begin(snapshot);
             let captured = fleet.capture(&record, snapshot, spec.wish, wanted).await;
-            // The source is anybody's again: it stood still for the snapshot alone.
-            // Each child takes a place of its own.
+            // Release the claim: the source only had to be frozen for the snapshot. Each fork takes its own
+            // place in the pool.
             drop((claim, place));
             fleet.heal(&record).await;
             let Captured { info, note } = match captured {
@@ -121,7 +121,7 @@ impl Fleet {
         .await
     }
 
-    /// Makes the children, each in its own time.
+    /// Creates the forks, concurrently.
     async fn bear(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -151,7 +151,7 @@ impl Fleet {
         stream::iter(made).buffered(AT_A_TIME).collect().await
     }
 
-    /// What the same request made before, if it did.
+    /// The result of the same request before, if there was one.
     async fn forked_before(
         &self,
         scope: &ProjectScope,
@@ -170,7 +170,7 @@ impl Fleet {
                 Inserted::New | Inserted::OverQuota(_) => Err(FleetError::FirstFailed),
             });
         }
-        // Where none came to be, a retry is a new try.
+        // If none was created, a retry is a new attempt.
         let any = children.iter().any(|child| !matches!(child, Err(FleetError::FirstFailed)));
         if !any {
             return Ok(None);
@@ -179,7 +179,7 @@ impl Fleet {
         Ok(Some(Forked { children, memory, note }))
     }
 
-    /// Whether the children of an earlier fork began with processes, and why not, as its event tells.
+    /// Whether the forks of an earlier request continued processes, and why not, from its event.
     async fn how_forked(
         &self,
         scope: &ProjectScope,
@@ -191,7 +191,7 @@ impl Fleet {
         let row = self.store.fork_by_way_of(scope, origin.parent, origin.snapshot).await?;
         Ok(match row.and_then(|row| row.event()) {
             Some(Event::SandboxForked(forked)) => (forked.memory, forked.note),
-            // Whoever made it was cut off, or is at its end.
+            // The server that created them was killed, or has not finished yet.
             _ => (false, Some("whether they have processes is not on record yet".into())),
         })
     }
@@ -208,19 +208,19 @@ impl Fleet {
         let told = self.store.record_event_of(&self.store.operator(), source.id, event, now_ms()).await;
         if let Err(error) = told {
             let id = source.id;
-            tracing::warn!(sandbox.id = %id, "the fork of sandbox {id} is not among its events: {}", chain(&error));
+            tracing::warn!(sandbox.id = %id, "could not record the event of a fork of sandbox {id}: {}", chain(&error));
         }
     }
 }
 
-/// The key of one child of a request that has one. Clients' own have no slash.
+/// The idempotency key of one fork. Clients' own keys have no slash.
 fn key_of(spec: &ForkSpec, position: i64) -> Option<(String, String)> {
     let (key, fingerprint) = spec.idempotency.as_ref()?;
     Some((format!("fork/{position}/{key}"), fingerprint.clone()))
 }
 
-/// What every child has from its source. Tokens are its own, and secrets of the project only those that were
-/// granted: by name, or all that the source has.
+/// What every fork has from its source. Its tokens are new, and it has only the granted secrets of the
+/// project: by name, or all that the source has.
 fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetError> {
     let mut source = source.clone();
     let mut secrets = spec.secrets.clone();
@@ -248,7 +248,7 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
         secure: source.secure,
         network: source.network,
         allow_internet_access: source.allow_internet_access,
-        // Whoever keeps the source's lease knows nothing of the children.
+        // A client that renews the source's lease does not know the forks.
         bounds: Bounds { lease_s: None, idle_s: spec.idle_s.or(source.bounds.idle_s), ..source.bounds },
         size: SizeWish::default(),
         base: None,

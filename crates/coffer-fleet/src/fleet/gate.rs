@@ -1,4 +1,5 @@
-//! The repositories that a sandbox reaches through the git gate, with the credentials for them. Only memory has these.
+//! The repositories that a sandbox reaches through the git gate, with their credentials. They are only in
+//! memory.
 
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -6,14 +7,14 @@ use std::time::{Duration, Instant};
 use coffer_core::network::{BadPolicy, GitRoute, Policy};
 use coffer_core::sync::Mutex;
 
-/// When credentials are asked for again: GitHub's own live for an hour.
+/// When credentials are renewed: GitHub's own last an hour.
 const RENEW_AFTER: Duration = Duration::from_secs(25 * 60);
 
-/// What one sandbox's gate leads to.
+/// The routes of one sandbox's gate.
 #[derive(Debug, Default)]
 pub struct GitGate {
     routes: Mutex<Routes>,
-    /// Pushes of a sandbox come one after another: a window is for one.
+    /// Serialises the pushes of a sandbox: a push window is for one push.
     pub turn: tokio::sync::Mutex<()>,
 }
 
@@ -32,15 +33,15 @@ impl GitGate {
         self.routes().routes.is_empty()
     }
 
-    /// Puts others in their place, and returns what was there.
+    /// Replaces the routes, and returns the old ones.
     pub fn replace(&self, routes: Vec<GitRoute>) -> Vec<GitRoute> {
         let mut held = self.routes();
         held.made = Some(Instant::now());
         std::mem::replace(&mut held.routes, routes)
     }
 
-    /// Begins with what another sandbox's leads to, no window open: the same repositories, under the same credentials,
-    /// for as long as those hold.
+    /// Starts with the routes of another sandbox's gate, without a push window: the same repositories with
+    /// the same credentials, as long as those are valid.
     pub fn begin_as(&self, source: &Self) {
         let (routes, made) = {
             let held = source.routes();
@@ -50,7 +51,7 @@ impl GitGate {
         *self.routes() = Routes { routes: closed, made };
     }
 
-    /// Has the routes made anew soon: there may be others on record.
+    /// Marks the routes as outdated: the records may have others.
     pub fn outdate(&self) {
         self.routes().made = None;
     }
@@ -59,7 +60,7 @@ impl GitGate {
         self.routes().routes.iter().any(|route| route.slug.as_str() == slug)
     }
 
-    /// The policy with them.
+    /// The policy with these routes.
     pub fn opens(&self, policy: Policy) -> Result<Policy, BadPolicy> {
         policy.with_git(self.routes().routes.clone())
     }

@@ -1,4 +1,4 @@
-//! Watching over running sandboxes: deaths that the engine tells of, and regular checks.
+//! Watches running sandboxes: deaths that the engine reports, and regular checks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use coffer_core::chain;
 use coffer_guest as agent;
 use coffer_guest::AgentError;
 
-/// How often each running sandbox is asked whether it still answers.
+/// How often each running sandbox is checked.
 pub(super) const INTERVAL: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -24,11 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const AGAIN: Duration = Duration::from_secs(2);
 const MOST_FAILURES: u32 = 3;
 
-/// The engine's list and the store are compared this often even when nothing seems amiss.
+/// How often the engine's list and the store are compared even if nothing seems wrong.
 const COMPARE: Duration = Duration::from_secs(60);
 
 impl Fleet {
-    /// Acts on what the engine tells unasked.
+    /// Handles notices of the engine.
     pub(super) async fn heed(
         self: Arc<Self>,
         mut notices: broadcast::Receiver<EngineNotice>,
@@ -44,7 +44,7 @@ impl Fleet {
             };
             match notice {
                 Ok(EngineNotice::Died { sandbox, cause }) => {
-                    // Not in this task: the next death must not wait for this one's paperwork.
+                    // In a separate task: the next death must not wait until this one is recorded.
                     if let Some(record) = self.any(sandbox) {
                         let fleet = self.clone();
                         self.steps.spawn(async move { fleet.fail(&record, fault_of(&cause)).await });
@@ -53,7 +53,7 @@ impl Fleet {
                         self.in_background(None, async move { fleet.destroy_quietly(sandbox).await });
                     }
                 }
-                // Notices may have been missed: only the list tells.
+                // Notices may have been missed: only the list shows.
                 Ok(EngineNotice::Reconnected) | Err(RecvError::Lagged(_)) => {
                     let fleet = self.clone();
                     self.steps.spawn(async move {
@@ -70,7 +70,7 @@ impl Fleet {
         }
     }
 
-    /// Checks running sandboxes one after the other until `stop`.
+    /// Checks running sandboxes in turn until `stop`.
     pub(super) async fn keep_checking(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -106,7 +106,7 @@ impl Fleet {
         let answer = agent::health(&socket, PATIENCE).await;
         let fault = {
             let mut live = record.live();
-            // Paused, resumed or ended meanwhile: the answer is about a run that is over.
+            // The sandbox was paused, resumed or ended meanwhile: the answer is about an earlier run.
             if run.is_cancelled() || !live.is_steady() {
                 return;
             }
@@ -129,11 +129,11 @@ impl Fleet {
         self.look_closer(record, &socket, fault).await;
     }
 
-    /// It does not answer, or nobody listens on its socket at all. That is so when its agentd has ended, and
-    /// also while it stands still or its memory is written to disk, which an earlier server may have asked for.
+    /// The sandbox does not answer, or nothing listens on its socket. That happens when its agentd has ended,
+    /// and also while it is frozen or being hibernated, which an earlier server may have requested.
     async fn look_closer(&self, record: &Arc<Record>, socket: &Path, fault: Option<Fault>) {
         let Some(claim) = record.try_claim(Step::Update) else { return };
-        // Answered when whatever is being done to it is done.
+        // The engine answers once any operation in progress is done.
         match self.engine.thaw(record.id).await {
             Ok(()) => {
                 let answer = agent::health(socket, PATIENCE).await;
@@ -145,19 +145,19 @@ impl Fleet {
                 };
                 self.fail(record, fault).await;
             }
-            // It is not what it is on record as.
+            // The engine's state differs from the recorded one.
             Err(EngineError::WrongState(_) | EngineError::UnknownSandbox) => {
                 let Ok(listed) = self.engine.list().await else { return };
                 let status = listed.into_iter().find(|status| status.sandbox == record.id);
                 self.compare(claim, status).await;
                 self.heal(record).await;
             }
-            // The next look finds out.
+            // The next check decides.
             Err(_) => {}
         }
     }
 
-    /// Nobody listens on the sandbox's socket: the engine may know why.
+    /// Nothing listens on the sandbox's socket: the engine may know why.
     async fn why_refused(&self, record: &Record) -> Fault {
         let unknown = Fault::Died { message: "its agent ended".into() };
         let Ok(listed) = self.engine.list().await else { return unknown };

@@ -1,4 +1,4 @@
-//! What the fleet writes to the store.
+//! Writes state changes of sandboxes to the store.
 
 use coffer_core::{Cause, DestroyReason, Kept};
 use coffer_store::{Changes, PlacedTemplate, Placement};
@@ -19,7 +19,7 @@ impl Fleet {
         self.advance_for(claim, cause, changes, &reason).await
     }
 
-    /// The same, with words of its own in the sandbox's history.
+    /// The same, with a custom reason in the sandbox's history.
     pub(super) async fn advance_for(
         &self,
         claim: &Claim,
@@ -39,7 +39,7 @@ impl Fleet {
     }
 }
 
-/// What the history of a sandbox says of a change.
+/// The reason of a change in a sandbox's history.
 pub(super) fn reason(cause: &Cause) -> String {
     let reason = match cause {
         Cause::Ready => "ready",
@@ -58,7 +58,7 @@ pub(super) fn reason(cause: &Cause) -> String {
     reason.to_string()
 }
 
-/// A placement as the store keeps it.
+/// A placement as stored.
 pub(super) fn stored(placement: coffer_engine::Placement) -> Placement {
     let template = placement.template;
     Placement {

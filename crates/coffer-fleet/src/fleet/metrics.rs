@@ -1,4 +1,4 @@
-//! Sampling what sandboxes use.
+//! Samples the resource usage of sandboxes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,11 @@ use super::Fleet;
 
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// A sandbox that begins to run has its first sample after about this long; many that begin
-/// together share one.
+/// A new run has its first sample after about this long; several that begin together share one.
 const FIRST: Duration = Duration::from_secs(1);
 
 impl Fleet {
-    /// Samples all sandboxes regularly until `stop`, and soon after one began to run.
+    /// Samples all sandboxes regularly until `stop`, and soon after a run begins.
     pub(super) async fn keep_sampling(self: Arc<Self>, stop: CancellationToken) {
         let mut ticks = tokio::time::interval_at(Instant::now() + INTERVAL, INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -41,7 +40,7 @@ impl Fleet {
                         self.take_down(&record, sample.traffic).await;
                     }
                 }
-                Err(error) => tracing::debug!("no samples this time: {error}"),
+                Err(error) => tracing::debug!("could not sample sandboxes, trying again: {error}"),
             }
         }
     }

@@ -1,10 +1,10 @@
-//! Every live sandbox: what is known of it, what is done to it, and when.
+//! Every live sandbox: its state, and the steps that change it.
 //!
-//! The fleet is the only caller of the engine and the only writer of sandbox rows. A step (create,
-//! pause, resume, end) runs in a task of its own under the sandbox's [`Claim`](record::Claim), so a
-//! client that hangs up leaves no step half done. A step changes the engine first, then the store by
-//! compare-and-set, then memory: a crash in between leaves the earlier state on record, and
-//! [`reconcile`] makes the engine agree with it again.
+//! The fleet is the only caller of the engine and the only writer of sandbox rows. A step (create, pause,
+//! resume, end) runs in its own task under the sandbox's [`Claim`](record::Claim), so a client that
+//! disconnects leaves no step half done. A step changes the engine first, then the store by compare-and-set,
+//! then memory: a crash in between leaves the earlier state in the store, and [`reconcile`] makes the engine
+//! agree with it again.
 
 mod accounts;
 mod create;
@@ -66,10 +66,10 @@ use coffer_shares::PoolSettings;
 use coffer_telemetry as telemetry;
 use coffer_telemetry::Telemetry;
 
-/// The template of requests that name none of their own.
+/// The default template.
 const DEFAULT_TEMPLATE: &str = "base";
 
-/// How long a list of templates is believed.
+/// How long a list of templates is cached.
 const TEMPLATES_FRESH: Duration = Duration::from_secs(2);
 
 /// Every live sandbox of the server.
@@ -79,50 +79,50 @@ pub struct Fleet {
     policy: LifetimePolicy,
     limits: Limits,
     records: RwLock<HashMap<SandboxId, Arc<Record>>>,
-    /// Steps under way; a stop waits for them.
+    /// Steps in progress; a stop waits for them.
     steps: TaskTracker,
-    /// Steps that no client waits for; what is on no record is nobody's.
+    /// Pool of steps that no client waits for; those without a record belong to no project.
     background: Shares<Option<ProjectId>>,
-    /// Health checks wait for sandboxes, which may be slow on purpose, so they have room of their own.
+    /// Health checks wait for sandboxes, which may be slow on purpose, so they have their own pool.
     checks: Shares<ProjectId>,
     host_calls: Shares<ProjectId>,
     ends: Shares<ProjectId>,
-    /// Held for reading while a sandbox runs and the store does not say so yet.
+    /// Held for reading while a sandbox runs and the store has not recorded it yet.
     recording: Arc<tokio::sync::RwLock<()>>,
-    /// A sandbox began to run and has no sample yet.
+    /// A run began and has no sample yet.
     sample_soon: Notify,
     templates: Mutex<Option<(Instant, Arc<[TemplateInfo]>)>>,
-    /// One comparison with the engine's list at a time.
+    /// Allows one reconciliation at a time.
     comparing: tokio::sync::Mutex<()>,
     telemetry: Arc<Telemetry>,
     pub usage: Arc<Usage>,
     output: Arc<Output>,
     audit: AuditLog,
-    /// A secret has changed, and the engine has not heard of it.
+    /// A secret has changed, and the engine does not have it yet.
     tell_secrets: Notify,
-    /// A sandbox has repositories on record that its gate may not lead to.
+    /// The records of a sandbox may have repositories that its gate does not.
     gates: Notify,
     /// Projects that were over quota a moment ago.
     full: quota::Full,
-    /// Snapshots that are being made, used up or deleted.
+    /// Snapshots that are being created, used or deleted.
     at_work: snapshots::AtWork,
-    /// Why the host cannot save memory, as it last said.
+    /// Why the host cannot save memory, as it last reported.
     lacks_memory: Mutex<Option<String>>,
     pub found: Found,
 }
 
-/// What was found and put right since the start, for whoever shows it.
+/// Counters of findings and repairs since the start, for metrics.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Sandboxes, or what was left of them, that should not have been there.
+    /// Sandboxes, or remains of them, without a record.
     pub orphans: AtomicU64,
-    /// Sandboxes that were to be there and were not.
+    /// Sandboxes on record that the engine did not have.
     pub lost: AtomicU64,
-    /// Sandboxes in another state than they should have been.
+    /// Sandboxes in a wrong state.
     pub repaired: AtomicU64,
-    /// Requests for more than a project may have.
+    /// Requests over a project's quota.
     pub over_quota: AtomicU64,
-    /// Sandboxes whose owners were no longer there.
+    /// Sandboxes whose lease expired.
     pub expired_leases: AtomicU64,
 }
 
@@ -132,7 +132,7 @@ impl fmt::Debug for Fleet {
     }
 }
 
-/// Where the fleet writes down what happens, beside the store.
+/// The fleet's telemetry, output log and usage, in addition to the store.
 #[derive(Debug)]
 pub struct Books {
     pub telemetry: Arc<Telemetry>,
@@ -143,7 +143,7 @@ pub struct Books {
 }
 
 impl Fleet {
-    /// Takes up what the store has, makes the engine agree with it, and starts to keep watch.
+    /// Loads the store's live sandboxes, makes the engine agree with them, and starts the background tasks.
     pub async fn start(
         store: Store,
         engine: Arc<dyn Engine>,
@@ -178,14 +178,14 @@ impl Fleet {
             lacks_memory: Mutex::default(),
             found: Found::default(),
         });
-        // Before the first list, so that nothing that happens after it is missed.
+        // Subscribe before the first list, so that no later notice is missed.
         let notices = fleet.engine.notices();
         explain_missing(&fleet.store).await;
         fleet.load().await?;
         fleet.read_secrets().await;
         fleet.output.look_for(patterns_of(fleet.store.clone()));
         fleet.reconcile().await?;
-        // What ran meanwhile has something to tell.
+        // Sandboxes that kept running meanwhile may have new output.
         for record in fleet.everyone() {
             fleet.output.wake(&record);
         }
@@ -200,11 +200,11 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Waits for steps under way, after `stop` was cancelled. Sandboxes stay as they are.
+    /// Waits for steps in progress, after `stop` was cancelled. Sandboxes stay as they are.
     pub async fn finish(&self, patience: Duration) {
         self.steps.close();
         if tokio::time::timeout(patience, self.steps.wait()).await.is_err() {
-            tracing::warn!("gave up waiting for {} steps under way", self.steps.len());
+            tracing::warn!("gave up waiting for {} steps in progress", self.steps.len());
         }
     }
 
@@ -216,7 +216,7 @@ impl Fleet {
         self.any(id).filter(is_seen)
     }
 
-    /// A live sandbox, whoever owns it: for the proxy, whose callers prove themselves to agentd.
+    /// A live sandbox of any project: for the proxy, whose clients authenticate to agentd.
     pub fn any(&self, id: SandboxId) -> Option<Arc<Record>> {
         self.records.read().get(&id).cloned()
     }
@@ -234,12 +234,12 @@ impl Fleet {
         self.records.write().remove(&id);
     }
 
-    /// Runs a step to its end even when nobody waits for it any more.
+    /// Runs a step to its end even if its caller no longer waits.
     async fn carry_through<T: Send + 'static>(
         &self,
         step: impl Future<Output = Result<T, FleetError>> + Send + 'static,
     ) -> Result<T, FleetError> {
-        // With the request's span, so that lines of the log and spans say whose step it is.
+        // With the request's span, so that log lines and spans name the request.
         let step = telemetry::within(telemetry::current(), step.in_current_span());
         let step = coffer_engine::on_behalf_of(coffer_engine::on_behalf(), step);
         self.steps.spawn(step).await.unwrap_or(Err(FleetError::Broken))
@@ -266,18 +266,18 @@ impl Fleet {
         });
     }
 
-    /// Whether whatever runs the sandboxes answers.
+    /// Whether the engine answers.
     pub async fn engine_answers(&self) -> Result<(), FleetError> {
         Ok(self.engine.info().await.map(drop)?)
     }
 
-    /// What whatever runs the sandboxes tells of itself.
+    /// The engine's description of its host.
     pub async fn host(&self) -> Result<NodeInfo, FleetError> {
         Ok(self.engine.info().await?)
     }
 
-    /// What sandboxes can be made from. The default template is always there: an engine that has
-    /// not built it uses another in its place.
+    /// The templates. The default template is always available: an engine that has not built it uses another
+    /// in its place.
     pub async fn templates(&self) -> Result<Arc<[TemplateInfo]>, FleetError> {
         let known = self.templates.lock().clone();
         if let Some((at, templates)) = known

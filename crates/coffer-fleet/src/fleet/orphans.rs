@@ -1,4 +1,4 @@
-//! What was found without an owner and removed, on record.
+//! Records orphans that were removed.
 
 use coffer_core::SandboxId;
 use coffer_core::event::{Event, EventKind, OrphanRemoved};
@@ -10,8 +10,8 @@ use coffer_core::chain;
 use coffer_core::clock::now_ms;
 
 impl Fleet {
-    /// Takes down what the engine tells of itself: what it can do, and what it removed when it started. It tells
-    /// so as long as it runs; each is recorded once.
+    /// Records what the engine reports of itself: its features, and orphans that it removed at its start. It
+    /// reports them as long as it runs; each is recorded once.
     pub(super) async fn hear_of_engine(&self) {
         let orphans = match self.engine.info().await {
             Ok(info) => {
@@ -21,29 +21,29 @@ impl Fleet {
                 *self.lacks_memory.lock() = lacks;
                 info.orphans
             }
-            Err(error) => return tracing::warn!("could not ask the engine for orphans: {error}"),
+            Err(error) => return tracing::warn!("could not get orphans from the engine: {error}"),
         };
         let operator = self.store.operator();
         for Orphan { name, had } in orphans {
-            // Others are in the engine's log alone: there is no project that they could belong to.
+            // Others are only in the engine's log: they belong to no project.
             let Ok(id) = name.parse() else { continue };
             match self.store.last_event_of(&operator, id, EventKind::SandboxOrphanRemoved).await {
                 Ok(None) => self.record_orphan(id, &had).await,
                 Ok(Some(_)) => {}
-                Err(error) => tracing::warn!("orphans are not on record: {}", chain(&error)),
+                Err(error) => tracing::warn!("could not record orphans: {}", chain(&error)),
             }
         }
     }
 
-    /// Takes down that something was removed which should not have been there.
+    /// Records that an orphan was removed.
     pub(super) async fn record_orphan(&self, id: SandboxId, had: &[String]) {
         self.telemetry.metrics.found_orphan();
         self.found.orphans.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let event = Event::SandboxOrphanRemoved(OrphanRemoved { had: had.to_vec() });
         match self.store.record_event_of(&self.store.operator(), id, event, now_ms()).await {
-            // Without a row it was never anybody's.
+            // Without a row it never belonged to a project.
             Ok(()) | Err(ChangeError::NotFound) => {}
-            Err(error) => tracing::warn!(sandbox.id = %id, "orphan {id} is not on record: {}", chain(&error)),
+            Err(error) => tracing::warn!(sandbox.id = %id, "could not record orphan {id}: {}", chain(&error)),
         }
     }
 }

@@ -15,13 +15,13 @@ use super::{Fleet, FleetError, Record, SecretUse, Step};
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
 
-/// How long a sandbox may take to tell what it has written, before it stands still.
+/// How long to wait for a sandbox's newest output before it is frozen.
 pub(super) const WORDS_PATIENCE: Duration = Duration::from_millis(250);
 
 /// How long a resumed agentd may take to answer.
 const WAKE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a connect found.
+/// The result of a connect.
 #[derive(Debug)]
 pub enum Connected {
     Running(SandboxRow),
@@ -29,7 +29,7 @@ pub enum Connected {
 }
 
 impl Fleet {
-    /// Pauses a running sandbox. With `healthy_guest` one that does not answer is left alone.
+    /// Pauses a running sandbox. With `healthy_guest`, a sandbox that does not answer is not paused.
     pub async fn pause(
         self: &Arc<Self>,
         record: Arc<Record>,
@@ -54,7 +54,7 @@ impl Fleet {
         self.pause_for(claim, kept, None).await
     }
 
-    /// Pauses, for a reason that its history tells.
+    /// Pauses, with a reason for the history.
     pub(super) async fn pause_for(
         &self,
         claim: &Claim,
@@ -72,7 +72,7 @@ impl Fleet {
     async fn pause_now(&self, claim: &Claim, kept: Kept, why: Option<&str>) -> Result<(), FleetError> {
         let record = &claim.record;
         let state = record.live().row.state.clone();
-        // Asked before the engine is: what the state refuses must change nothing.
+        // Check before asking the engine: a refused pause must change nothing.
         state.after(Cause::Froze(kept))?;
         let mut how = String::new();
         match kept {
@@ -86,26 +86,26 @@ impl Fleet {
         let cause = Cause::Froze(kept);
         let why = why.map_or_else(|| reason(&cause), str::to_string) + &how;
         if let Err(error) = self.advance_for(claim, cause, Changes::default(), &why).await {
-            // Not on record: undo it. Where even that fails, the next comparison repairs it.
+            // Could not record it: undo it. If that fails too, the next reconciliation repairs it.
             if let Err(undo) = self.wake(claim, kept).await {
                 let id = record.id;
-                tracing::error!(sandbox.id = %id, "sandbox {id} stays paused, unrecorded: {}", chain(&undo));
+                tracing::error!(sandbox.id = %id, "sandbox {id} stays paused without a record: {}", chain(&undo));
             }
             return Err(error);
         }
         record.live().gone.cancel();
         let id = record.id;
-        tracing::info!(sandbox.id = %id, ?kept, "sandbox {id} is paused");
+        tracing::info!(sandbox.id = %id, ?kept, "sandbox {id} paused");
         Ok(())
     }
 
-    /// Has the engine keep the processes of a running sandbox: on disk where it can, else frozen where they
-    /// are. Says how, for its history.
+    /// Asks the engine to keep the processes of a running sandbox: on disk if it can, else frozen in memory.
+    /// Returns how, for the history.
     pub(super) async fn keep_memory(&self, record: &Arc<Record>) -> Result<String, FleetError> {
         let why = match self.lacks_memory() {
             Some(lacks) => lacks,
             None => {
-                // Should its memory be lost after all, what it wrote before is not.
+                // Store its output first, in case its memory is lost later.
                 self.output.catch_up(record, WORDS_PATIENCE).await;
                 match self.engine.hibernate(record.id).await {
                     Ok(()) => return Ok("; its memory is on disk".to_string()),
@@ -117,7 +117,7 @@ impl Fleet {
         Ok(format!("; its memory stays in that of the host: {why}"))
     }
 
-    /// Resumes a paused sandbox; one that runs refuses.
+    /// Resumes a paused sandbox; a running one is refused.
     pub async fn resume(
         self: &Arc<Self>,
         record: Arc<Record>,
@@ -138,8 +138,8 @@ impl Fleet {
         .await
     }
 
-    /// Resumes a paused sandbox, or keeps a running one alive for at least `timeout_ms` more. A
-    /// pause or resume under way is waited for.
+    /// Resumes a paused sandbox, or keeps a running one alive for at least `timeout_ms` more. Waits for a
+    /// pause or resume in progress.
     pub async fn connect(
         self: &Arc<Self>,
         record: Arc<Record>,
@@ -152,7 +152,7 @@ impl Fleet {
         let (claim, paused) = loop {
             let is_paused = || record.live().row.state.name() == StateName::Paused;
             let paused = is_paused();
-            // Keeping a running one alive is a small matter that turns nobody else away.
+            // Extending a running sandbox is a short step that blocks no others.
             let claim = record.claim_in_turn(if paused { Step::Resume } else { Step::Update }).await?;
             if paused == is_paused() {
                 break (claim, paused);
@@ -211,7 +211,7 @@ impl Fleet {
         let kept = match boot {
             Boot::Cold if kept == Kept::MemoryAndFiles => {
                 match self.engine.stop(record.id).await {
-                    // Its processes are on disk, or gone: the start leaves them there.
+                    // Its processes are on disk, or gone: the start discards them.
                     Ok(()) | Err(EngineError::WrongState(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -246,18 +246,18 @@ impl Fleet {
             self.output.wake(record);
         }
         let id = record.id;
-        tracing::info!(sandbox.id = %id, "sandbox {id} runs again");
+        tracing::info!(sandbox.id = %id, "sandbox {id} resumed");
         Ok(live.row.clone())
     }
 
-    /// Makes the engine run the sandbox again and waits for its agentd. A new placement comes only
-    /// from a new boot.
+    /// Asks the engine to run the sandbox again and waits for its agentd. Returns a placement only after a
+    /// new boot.
     pub(super) async fn wake(&self, claim: &Claim, kept: Kept) -> Result<Option<Placement>, FleetError> {
         let record = &claim.record;
         let booted = match kept {
             Kept::MemoryAndFiles => match self.engine.thaw(record.id).await {
                 Ok(()) => None,
-                // Its processes are on disk, or gone, as after a restart of the host: its files are not.
+                // Its processes are on disk, or gone, as after a restart of the host; its files remain.
                 Err(EngineError::WrongState(_)) => Some(self.engine.start(record.id, Boot::AsPaused).await?),
                 Err(error) => return Err(error.into()),
             },
@@ -274,24 +274,24 @@ impl Fleet {
         Ok(Some(placement))
     }
 
-    /// What to do about a sandbox that did not wake: it stays paused where that is possible.
+    /// Handles a failed resume: the sandbox stays paused if possible.
     async fn give_up_waking(&self, claim: &Claim, kept: Kept, error: FleetError) -> FleetError {
         let record = &claim.record;
         match &error {
             FleetError::Engine(EngineError::UnknownSandbox) => {
-                // The claim is the caller's; whoever comes next carries the end out.
+                // The caller holds the claim; the next step carries out the end.
                 self.doom(record, Fault::Lost);
             }
-            // Nothing was begun.
+            // The engine has not begun.
             FleetError::Engine(_) => {}
             _ => self.put_back(claim, kept).await,
         }
         let id = record.id;
-        tracing::warn!(sandbox.id = %id, "sandbox {id} did not wake: {}", chain(&error));
+        tracing::warn!(sandbox.id = %id, "could not resume sandbox {id}: {}", chain(&error));
         error
     }
 
-    /// Makes the engine agree again with the pause that is on record.
+    /// Makes the engine agree with the recorded pause again.
     async fn put_back(&self, claim: &Claim, kept: Kept) {
         let id = claim.record.id;
         let put_back = match kept {

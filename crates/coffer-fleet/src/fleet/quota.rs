@@ -1,7 +1,7 @@
-//! Projects that may have no more.
+//! Remembers projects over quota.
 //!
-//! The store decides, while the engine is at work already. Where it refused a moment ago it is asked before:
-//! whoever goes on asking costs a look at the records, and no sandbox that is made only to be destroyed.
+//! The store decides while the engine is already creating. If it refused a project recently, it is asked
+//! first: a client that keeps asking then costs a query, not a sandbox that is created only to be destroyed.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::{Fleet, FleetError};
 /// How long a refusal is remembered.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// Projects that were refused lately, and when.
+/// Projects that were refused recently, and when.
 #[derive(Debug, Default)]
 pub(super) struct Full(Mutex<HashMap<ProjectId, Instant>>);
 
@@ -34,7 +34,7 @@ impl Full {
 }
 
 impl Fleet {
-    /// Refuses early what the store is likely to refuse.
+    /// Refuses early if the store is likely to refuse.
     pub(super) async fn expect_room(
         &self,
         project: ProjectId,
@@ -50,7 +50,7 @@ impl Fleet {
         }
     }
 
-    /// Takes down that a project asked for more than it may have.
+    /// Notes that a project asked for more than its quota.
     pub(super) fn over_quota(&self, project: ProjectId, over: OverQuota) -> FleetError {
         self.full.note(project);
         self.found.over_quota.fetch_add(1, Ordering::Relaxed);

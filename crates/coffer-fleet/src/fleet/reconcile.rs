@@ -1,12 +1,12 @@
-//! Making the engine and the store agree.
+//! Reconciles the engine with the store.
 //!
-//! The store says what should be, the engine what is. Both are compared at start, whenever the
-//! engine was away, and once in a while:
+//! The store has the wanted state, the engine the actual one. Both are compared at the start, whenever the
+//! engine was away, and regularly:
 //!
 //! | on record | engine | then |
 //! |---|---|---|
-//! | creating (and nobody is at it) | running, and knows whose it is | `running`: its owner may have been told |
-//! | creating (and nobody is at it) | anything else but dead | destroyed, `error` |
+//! | creating (and no step in progress) | running and initialised | `running`: its owner may have been told |
+//! | creating (and no step in progress) | anything else but dead | destroyed, `error` |
 //! | running, paused | nothing | `error`: lost |
 //! | any | dead | `error` with its cause, destroyed |
 //! | running | frozen | thawed |
@@ -16,7 +16,7 @@
 //! | paused with files only | running, frozen | stopped |
 //! | ended or unknown | anything | destroyed |
 //!
-//! What the engine is still changing, because an earlier server asked for it, is compared when that is done.
+//! Sandboxes that the engine is still changing, for an earlier server, are compared when that is done.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,25 +33,25 @@ use super::record::Claim;
 use super::{Fleet, FleetError, Record, Step};
 use coffer_core::chain;
 
-/// How long a sandbox whose making was cut off may take to say whose it is.
+/// How long to wait for the agentd of a sandbox whose create was interrupted.
 const NAME_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sandboxes that are compared at a time. No request waits for them, and each project is looked at in turn.
+/// Sandboxes compared at a time. No request waits for them, and projects take turns.
 const MOST_REPAIRS: usize = 32;
 
-/// How often a host is asked whether it is done with a sandbox, and for how long.
+/// How often to ask the engine whether it is done with a sandbox, and for how long.
 const LOOK: Duration = Duration::from_millis(50);
 const SETTLED_WITHIN: Duration = Duration::from_secs(180);
 
 impl Fleet {
-    /// Takes up every sandbox that the store has as live.
+    /// Loads every sandbox that is live in the store.
     pub(super) async fn load(&self) -> Result<(), FleetError> {
         let marks = self.usage.marks().await?;
         for row in self.store.live_sandboxes(&self.store.operator()).await? {
             self.usage.adopt(&row, marks.get(&row.id).copied());
             self.enrol(Arc::new(Record::new(row)));
         }
-        // Before anything that was said in them meanwhile is read.
+        // Before reading any output of the meantime.
         for (sandbox, agent) in self.store.agents_in_sandboxes(&self.store.operator()).await? {
             if let (Some(record), Some(definition)) = (self.any(sandbox), agent.definition) {
                 record.hidden.add(definition.env.values());
@@ -60,17 +60,17 @@ impl Fleet {
         Ok(())
     }
 
-    /// Compares the engine's sandboxes with ours and repairs what differs.
+    /// Compares the engine's sandboxes with the records and repairs differences.
     pub(super) async fn reconcile(self: &Arc<Self>) -> Result<(), FleetError> {
         let _turn = self.comparing.lock().await;
         let asked = Instant::now();
         let mut listed: HashMap<SandboxId, SandboxStatus> =
             self.engine.list().await?.into_iter().map(|status| (status.sandbox, status)).collect();
-        // After a restart of the host all of them are to be repaired.
+        // After a restart of the host all of them need repair.
         let mut repairs = JoinSet::new();
         for record in self.everyone() {
             let status = listed.remove(&record.id);
-            // What changed since the list was asked for is not in it.
+            // The list does not have changes since it was requested.
             let comparable = {
                 let live = record.live();
                 live.under_way.is_none() && live.ending.is_none() && live.settled <= asked
@@ -90,7 +90,7 @@ impl Fleet {
         }
         while repairs.join_next().await.is_some() {}
         for id in listed.into_keys() {
-            // Enrolled since the list was asked for? Then it is no stranger.
+            // Skip sandboxes that were registered since the list was requested.
             if self.any(id).is_none() {
                 tracing::warn!(sandbox.id = %id, "the engine has sandbox {id}, which should not exist: destroying it");
                 self.destroy_quietly(id).await;
@@ -102,8 +102,8 @@ impl Fleet {
         self.end_forgotten_rows().await
     }
 
-    /// Compares a sandbox once its host is done with what an earlier server asked for. Whoever wants something of
-    /// it waits meanwhile: perhaps it is about to be written to disk, and would close every connection.
+    /// Compares a sandbox once its host has finished what an earlier server requested. Other steps wait
+    /// meanwhile: the sandbox may be about to be hibernated, which closes every connection.
     fn await_host(self: &Arc<Self>, record: &Arc<Record>) {
         let Some(claim) = record.try_claim(Step::Settle) else { return };
         let fleet = self.clone();
@@ -121,7 +121,7 @@ impl Fleet {
             };
             match tokio::time::timeout(SETTLED_WITHIN, settled).await {
                 Ok(status) => fleet.compare(claim, status).await,
-                // The next comparison looks again.
+                // The next reconciliation checks again.
                 Err(_) => drop(claim),
             }
             fleet.heal(&record).await;
@@ -142,7 +142,7 @@ impl Fleet {
             return self.doom(&record, fault);
         };
         let repaired = match (&state, &status.run) {
-            // Also one whose making was not on record as done: its owner may have been told.
+            // Includes one whose create was not recorded as done: its owner may have been told.
             (_, RunState::Dead { cause }) => return self.doom(&record, fault_of(cause)),
             (SandboxState::Creating, RunState::Running) if was_named(&record, &status).await => {
                 let placement = Some(super::ledger::stored(status.placement.clone()));
@@ -155,7 +155,7 @@ impl Fleet {
                 return self.doom(&record, Fault::CreateFailed { message });
             }
             (SandboxState::Running, RunState::Running)
-            // A resume boots it anew when its memory turns out to be gone.
+            // A resume boots it again if its memory turns out to be gone.
             | (
                 SandboxState::Paused { kept: Kept::MemoryAndFiles },
                 RunState::Frozen | RunState::Hibernated | RunState::Stopped,
@@ -177,22 +177,22 @@ impl Fleet {
             (SandboxState::Paused { kept: Kept::FilesOnly }, RunState::Running | RunState::Frozen) => {
                 self.engine.stop(record.id).await.map_err(FleetError::from)
             }
-            // Ended records are not kept.
+            // Ended records are not kept in memory.
             (SandboxState::Terminated { .. } | SandboxState::Error { .. }, _) => return,
         };
         let id = record.id;
         match repaired {
             Ok(()) => {
                 self.found.repaired.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(sandbox.id = %id, "sandbox {id} was {:?} on its host, not {state:?}: repaired", status.run);
+                tracing::warn!(sandbox.id = %id, "sandbox {id} was {:?} on its host instead of {state:?}: repaired", status.run);
             }
             Err(error) => {
-                tracing::error!(sandbox.id = %id, "sandbox {id} is {:?} on its host, not {state:?}, and could not be repaired: {}", status.run, chain(&error));
+                tracing::error!(sandbox.id = %id, "sandbox {id} is {:?} on its host instead of {state:?}, and could not be repaired: {}", status.run, chain(&error));
             }
         }
     }
 
-    /// Where the engine now says that a sandbox answers is where it answers.
+    /// Takes over the address at which the engine says the sandbox answers.
     fn adopt_placement(&self, record: &Record, status: SandboxStatus) {
         let mut live = record.live();
         if live.socket().as_ref() != Some(&status.placement.socket) {
@@ -200,8 +200,8 @@ impl Fleet {
         }
     }
 
-    /// Ends rows that the store has as live and nobody here knows: their end could not be recorded
-    /// when it came.
+    /// Ends rows that are live in the store but unknown here: their end could not be recorded when it
+    /// happened.
     async fn end_forgotten_rows(&self) -> Result<(), FleetError> {
         let operator = self.store.operator();
         for id in self.store.live_ids(&operator).await? {
@@ -215,9 +215,9 @@ impl Fleet {
             match self.store.transition(&operator, id, before, after, &reason, Changes::default()).await {
                 Ok(_) => {
                     self.found.lost.fetch_add(1, Ordering::Relaxed);
-                    tracing::warn!(sandbox.id = %id, "sandbox {id} was live on record and nowhere else");
+                    tracing::warn!(sandbox.id = %id, "sandbox {id} was live only in the store; ended it there");
                 }
-                // It ended properly while we looked.
+                // It ended properly meanwhile.
                 Err(
                     coffer_store::ChangeError::Raced { .. }
                     | coffer_store::ChangeError::NotFound
@@ -230,7 +230,7 @@ impl Fleet {
     }
 }
 
-/// Whether the agentd of a sandbox was told whose it is, which is the last thing before its owner is told.
+/// Whether the agentd of a sandbox was initialised, which is the last step before its owner is told.
 async fn was_named(record: &Record, status: &SandboxStatus) -> bool {
     let row = record.row();
     let token = row.access_token.as_ref().map(coffer_store::Secret::reveal);

@@ -1,9 +1,8 @@
-//! What the server holds in memory of one live sandbox, and who may change it.
+//! The in-memory state of one live sandbox, and the claims to change it.
 //!
-//! A [`Record`] is changed only under a [`Claim`], of which there is one at a time: a claim is the
-//! right to take one [`Step`]. It is held by the task that takes the step, over engine and store
-//! calls, and given back when that task ends, however it ends. The lock below it is held for
-//! moments and never over an `await`.
+//! A [`Record`] is changed only under a [`Claim`]. There is one claim at a time, the right to take one
+//! [`Step`]. The task that takes the step holds it over engine and store calls, and releases it when it ends,
+//! also by a panic. The lock inside is held briefly and never over an `await`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ use crate::output::{Follow, Hidden, Subject};
 use coffer_core::clock::now_ms;
 use coffer_guest::{Activity, Spare};
 
-/// What is being done to a sandbox.
+/// A step in progress on a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Create,
@@ -33,14 +32,14 @@ pub enum Step {
     Resume,
     /// A short change that keeps the state: its deadline, its network settings.
     Update,
-    /// A snapshot of its files, which it hardly notices.
+    /// A snapshot of its files, which hardly affects it.
     Snapshot,
-    /// A snapshot of its processes, during which nobody reaches it.
+    /// A snapshot of its processes, during which it cannot be reached.
     Checkpoint,
     Rollback,
-    /// Its host is at something that a server asked for which is gone.
+    /// Its host is finishing something that an earlier server requested.
     Settle,
-    /// The end, asked for or not.
+    /// The end, on request or after a failure.
     End,
 }
 
@@ -57,18 +56,18 @@ impl Step {
         }
     }
 
-    /// Whether whoever wants something else waits for it: it is over in a moment.
+    /// Whether other steps wait for it instead of being refused: it ends soon.
     pub const fn is_short(self) -> bool {
         matches!(self, Self::Update | Self::Snapshot | Self::Settle)
     }
 
-    /// Whether it can be reached meanwhile.
+    /// Whether the sandbox can be reached meanwhile.
     pub const fn leaves_it_alone(self) -> bool {
         matches!(self, Self::Update | Self::Snapshot)
     }
 }
 
-/// Another step is under way.
+/// Another step is in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the sandbox is being {} right now", .0.doing())]
 pub struct Busy(pub Step);
@@ -86,30 +85,30 @@ pub struct Record {
     samples: Mutex<Samples>,
     reported: Mutex<Reported>,
     pub follow: Follow,
-    /// What it must not show beside the secrets of its project.
+    /// Values to redact in addition to the secrets of its project.
     pub hidden: Hidden,
     /// The version of the project's secrets that the engine has for it; 0 for none.
     pub told: AtomicU64,
     /// The repositories that it reaches through the gate.
     pub git: GitGate,
-    /// Counts what others may wait for: claims given back.
+    /// Counts released claims, for tasks that wait.
     changed: watch::Sender<u64>,
-    /// Cancelled as soon as the sandbox is to end; a create under way then gives up.
+    /// Cancelled as soon as the sandbox is to end; a create in progress then gives up.
     pub doomed: CancellationToken,
 }
 
-/// What changes in a sandbox's life.
+/// The changing part of a record.
 #[derive(Debug)]
 pub struct Live {
     pub row: SandboxRow,
-    /// When its timeout comes, by a clock that never jumps; the row has the same as a date.
+    /// When its timeout comes, by the monotonic clock; the row has the same as a date.
     pub deadline: Instant,
     /// When this run began, by the same clock.
     pub began: Instant,
-    /// When its owner must have said again that it is wanted, by the same clock.
+    /// When the next heartbeat is due, by the same clock.
     pub lease: Option<Instant>,
     pub under_way: Option<Step>,
-    /// Who asked first for its end.
+    /// The first reason for its end.
     pub ending: Option<Ending>,
     /// When the last step ended.
     pub settled: Instant,
@@ -127,7 +126,7 @@ pub enum Ending {
     Failed(Fault),
 }
 
-/// How a running sandbox answered lately.
+/// The recent health of a running sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct Health {
     pub next_check: Instant,
@@ -135,7 +134,7 @@ pub struct Health {
 }
 
 impl Record {
-    /// Takes up a row that the store has, or is about to have.
+    /// Creates a record from a row that the store has, or is about to have.
     pub fn new(row: SandboxRow) -> Self {
         let now = Instant::now();
         Self {
@@ -155,7 +154,7 @@ impl Record {
             live: Mutex::new(Live {
                 deadline: monotonic(row.lifetime.deadline_ms),
                 began: long_ago(row.lifetime.started_ms),
-                // The owner could not say so while no server was there: it has its whole time again.
+                // The owner could not send heartbeats while no server ran: the lease restarts.
                 lease: lease_from(now, &row),
                 row,
                 under_way: None,
@@ -168,8 +167,7 @@ impl Record {
         }
     }
 
-    /// The lock is held for moments only. A panic below it left the data whole: every change is
-    /// one assignment.
+    /// The lock is held briefly. A panic under it leaves the data consistent: every change is one assignment.
     pub fn live(&self) -> MutexGuard<'_, Live> {
         self.live.lock()
     }
@@ -186,8 +184,8 @@ impl Record {
         self.live().row.clone()
     }
 
-    /// Takes the sandbox for one step, after at most short ones; another step under
-    /// way, or an end that was asked for, is a refusal.
+    /// Claims the sandbox for one step, waiting only for short steps; another step in progress, or a
+    /// requested end, is a refusal.
     pub async fn claim(self: &Arc<Self>, step: Step) -> Result<Claim, Busy> {
         let mut changed = self.changed.subscribe();
         loop {
@@ -204,7 +202,7 @@ impl Record {
         }
     }
 
-    /// As [`claim`](Self::claim), but refuses nothing but an end: waits for other steps to finish.
+    /// As [`claim`](Self::claim), but waits for all other steps; only an end is a refusal.
     pub async fn claim_in_turn(self: &Arc<Self>, step: Step) -> Result<Claim, Busy> {
         let mut changed = self.changed.subscribe();
         loop {
@@ -221,15 +219,14 @@ impl Record {
         }
     }
 
-    /// Takes a step at once or not at all.
+    /// Claims a step at once or not at all.
     pub fn try_claim(self: &Arc<Self>, step: Step) -> Option<Claim> {
         let mut live = self.live();
         (live.under_way.is_none() && live.ending.is_none()).then(|| self.take(&mut live, step))
     }
 
-    /// Marks the sandbox as ending, which turns every other step away, and takes it as soon as the
-    /// step under way is done. The first reason counts; a later caller gets no claim once the
-    /// first is done with it.
+    /// Marks the sandbox as ending, which refuses every other step, and claims it as soon as the step in
+    /// progress is done. The first reason counts; a later caller gets no claim once the first is done.
     pub async fn claim_end(self: &Arc<Self>, ending: Ending) -> Option<Claim> {
         let mut changed = self.changed.subscribe();
         {
@@ -253,7 +250,7 @@ impl Record {
         }
     }
 
-    /// Waits until the step under way, if any, is done.
+    /// Waits until the step in progress, if any, is done.
     pub async fn settled(&self) {
         let mut changed = self.changed.subscribe();
         while self.live().under_way.is_some() {
@@ -270,7 +267,7 @@ impl Record {
         Claim { record: self.clone() }
     }
 
-    /// What its agentd is told when it starts.
+    /// The message that initialises its agentd.
     pub fn init(&self) -> Init {
         let live = self.live();
         let row = &live.row;
@@ -332,17 +329,17 @@ impl Subject for Record {
 }
 
 impl Live {
-    /// Where its agentd answers, while it runs.
+    /// The socket of its agentd, while it runs.
     pub fn socket(&self) -> Option<PathBuf> {
         self.row.placement.as_ref().map(|placement| placement.socket.clone())
     }
 
-    /// Whether it runs and nothing is being done to it.
+    /// Whether it runs and no step is in progress.
     pub fn is_steady(&self) -> bool {
         self.row.state == SandboxState::Running && self.under_way.is_none() && self.ending.is_none()
     }
 
-    /// What a pause at its deadline keeps, if it is to be paused then.
+    /// What a pause at its deadline keeps, if it is paused then.
     pub fn kept_at_deadline(&self) -> Option<Kept> {
         match self.row.lifetime.on_timeout {
             coffer_core::OnTimeout::Destroy => None,
@@ -351,16 +348,16 @@ impl Live {
         }
     }
 
-    /// Takes over what the store now has.
+    /// Takes over a row from the store.
     pub fn adopt(&mut self, row: SandboxRow) {
-        // Only a deadline that moved is read off the wall clock, which may have jumped since.
+        // Convert only a changed deadline from the wall clock, which may have jumped since.
         if row.lifetime.deadline_ms != self.row.lifetime.deadline_ms {
             self.deadline = monotonic(row.lifetime.deadline_ms);
         }
         self.row = row;
     }
 
-    /// A new run begins.
+    /// Begins a new run.
     pub fn begin_run(&mut self) {
         self.gone = CancellationToken::new();
         self.began = Instant::now();
@@ -370,7 +367,7 @@ impl Live {
     }
 }
 
-/// The right to take one step, given back on drop.
+/// The right to take one step, released on drop.
 #[derive(Debug)]
 pub struct Claim {
     pub record: Arc<Record>,
@@ -387,26 +384,26 @@ impl Drop for Claim {
     }
 }
 
-/// When a lease that is renewed now runs out.
+/// When a lease that is renewed now expires.
 pub(super) fn lease_from(now: Instant, row: &SandboxRow) -> Option<Instant> {
     let lease_s = u64::try_from(row.bounds.lease_s?).unwrap_or(0);
     Some(now + Duration::from_secs(lease_s))
 }
 
-/// The moment of a date that is past.
+/// The moment of a past date.
 fn long_ago(at_ms: Millis) -> Instant {
     let now = Instant::now();
     let ago = u64::try_from(now_ms().saturating_sub(at_ms)).unwrap_or(0);
-    // The clock may have begun later than that, with the host.
+    // The clock may have started later than that, with the host.
     now.checked_sub(Duration::from_millis(ago)).unwrap_or(now)
 }
 
-/// The moment of a date on the clock that never jumps.
+/// The moment of a date on the monotonic clock.
 fn monotonic(at_ms: Millis) -> Instant {
     let now = Instant::now();
     let ahead = at_ms.saturating_sub(now_ms());
     match u64::try_from(ahead) {
-        // Whoever asks for more than a century gets one.
+        // Bound the deadline to a century.
         Ok(ahead) => now + Duration::from_millis(ahead.min(100 * 366 * 86_400_000)),
         Err(_) => now,
     }

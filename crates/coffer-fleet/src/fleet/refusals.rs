@@ -1,4 +1,4 @@
-//! What sandboxes were refused, put on record before egress forgets it.
+//! Records sandboxes' network refusals before egress drops them.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use coffer_engine::EngineError;
 use super::{Fleet, Record};
 use coffer_core::chain;
 
-/// A sandbox can be refused as often as it likes; each event keeps so many of the latest, and counts all.
+/// A sandbox can cause any number of refusals; each event has the latest of them, and the total.
 const MOST_KEPT: usize = 50;
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is known of a sandbox's network.
+/// Known network figures of a sandbox.
 #[derive(Debug, Default)]
 pub struct Reported {
     pub traffic: Traffic,
-    /// The last refusal that is on record; `None` until the store was asked.
+    /// The last recorded refusal; `None` until the store was asked.
     recorded: Option<u64>,
 }
 
 impl Fleet {
-    /// What was refused after that sequence. One that egress has not come to is of an egress before it.
+    /// The refusals after this sequence. A sequence higher than egress has reached is from an earlier egress.
     pub async fn refusals(&self, record: &Record, after: u64) -> Result<Refusals, EngineError> {
         let mut refusals = self.engine.refusals(record.id, after).await?;
         if refusals.total < after {
             refusals = self.engine.refusals(record.id, 0).await?;
         }
-        // What a name stands for inside the operator's network is not the tenant's to know.
+        // Tenants must not learn addresses inside the operator's network.
         for refusal in &mut refusals.refusals {
             if refusal.name.is_some() && refusal.rule.starts_with("never:") {
                 refusal.address = None;
@@ -38,12 +38,12 @@ impl Fleet {
         Ok(refusals)
     }
 
-    /// Takes down what a sandbox has sent and received, and what it was refused since the last time.
+    /// Records a sandbox's traffic, and its refusals since the last time.
     pub(super) async fn take_down(&self, record: &Record, traffic: Traffic) {
         let recorded = {
             let mut reported = record.reported();
             let before = std::mem::replace(&mut reported.traffic, traffic);
-            // Smaller than before means counted anew.
+            // A smaller value means that egress has restarted its count.
             let more = |now: u64, before: u64| if now >= before { now - before } else { now };
             self.telemetry.metrics.passed(
                 more(traffic.sent_bytes, before.sent_bytes),
@@ -55,11 +55,11 @@ impl Fleet {
         if traffic.refused != recorded.unwrap_or(0)
             && let Err(error) = self.record_refusals(record, recorded).await
         {
-            tracing::warn!(sandbox.id = %record.id, "refusals are not on record: {}", chain(&*error));
+            tracing::warn!(sandbox.id = %record.id, "could not record network refusals: {}", chain(&*error));
         }
     }
 
-    /// The same for the last time, before the sandbox is gone. Its end does not wait long for it.
+    /// The same for the last time, before the sandbox ends. The end does not wait long for it.
     pub(super) async fn take_down_the_last(&self, record: &Record) {
         if record.live().row.state.name() != StateName::Running {
             return;
@@ -69,9 +69,11 @@ impl Fleet {
         match tokio::time::timeout(LAST_PATIENCE, recording).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::debug!(sandbox.id = %record.id, "no last refusals: {}", chain(&*error))
+                tracing::debug!(sandbox.id = %record.id, "could not get the last network refusals: {}", chain(&*error))
             }
-            Err(_) => tracing::debug!(sandbox.id = %record.id, "no last refusals in time"),
+            Err(_) => {
+                tracing::debug!(sandbox.id = %record.id, "could not get the last network refusals in time")
+            }
         }
     }
 
@@ -83,7 +85,7 @@ impl Fleet {
         let operator = self.store.operator();
         let recorded = match recorded {
             Some(sequence) => sequence,
-            // An earlier server may have done so.
+            // An earlier server may have recorded some.
             None => {
                 let last =
                     self.store.last_event_of(&operator, record.id, EventKind::SandboxNetworkRefused).await?;

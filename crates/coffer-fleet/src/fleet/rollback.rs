@@ -1,7 +1,7 @@
-//! Taking a sandbox back to one of its snapshots, in place.
+//! Rolls a sandbox back to one of its snapshots, in place.
 //!
-//! It stops first, on record too. A crash at any point leaves a sandbox that is paused with its files, old
-//! or new but never mixed, and the same request brings it to its end.
+//! The sandbox is stopped first, and recorded as paused. A crash at any point leaves it paused with its old
+//! files or the snapshot's, never a mixture, and the same request can be repeated.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use coffer_core::chain;
 use coffer_core::clock::now_ms;
 
 impl Fleet {
-    /// Makes a sandbox what it was when one of its snapshots was made. It runs afterwards: until its deadline
-    /// where it ran before, for `timeout_ms` where it was paused.
+    /// Gives a sandbox the files of one of its snapshots. It runs afterwards: until its deadline if it ran
+    /// before, for `timeout_ms` if it was paused.
     pub async fn rollback(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -29,13 +29,13 @@ impl Fleet {
     ) -> Result<SandboxRow, FleetError> {
         let unknown = || FleetError::NoSnapshot(snapshot.to_string());
         let found = self.store.snapshot(&scope, snapshot).await?.ok_or_else(unknown)?;
-        // Its own, or the one that it began with.
+        // Its own snapshot, or the one it started from.
         let began_with = record.live().row.origin.map(|origin| origin.snapshot);
         let is_its = found.sandbox == record.id || began_with == Some(snapshot);
         if !is_its || found.state != SnapshotState::Ready {
             return Err(unknown());
         }
-        // With the same rules as a create from it.
+        // By the same rules as a create from it.
         let memory = self.base_of(&found, memory)?.memory;
         let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(Step::Rollback).await?;
@@ -47,7 +47,7 @@ impl Fleet {
             if let Err(error) = &done {
                 span.fail(|| chain(error));
                 let id = record.id;
-                tracing::warn!(sandbox.id = %id, "sandbox {id} was not rolled back: {}", chain(error));
+                tracing::warn!(sandbox.id = %id, "could not roll back sandbox {id}: {}", chain(error));
             }
             drop(claim);
             record.git.outdate();
@@ -71,7 +71,7 @@ impl Fleet {
         let before = record.row();
         let ran = before.state == SandboxState::Running;
         if ran {
-            // Known before anything is stopped: a snapshot that its host has lost changes nothing.
+            // Check before anything is stopped: if the host has lost the snapshot, nothing changes.
             let there = self.engine.snapshots().await?.iter().any(|info| info.snapshot == to.id);
             if !there {
                 return Err(FleetError::NoSnapshot(to.id.to_string()));
@@ -100,7 +100,7 @@ impl Fleet {
             false => self.policy_for(&before.bounds).deadline(now, now, timeout_ms),
         };
         let changes = Changes {
-            // A run that goes on has begun when it did.
+            // A run that continues keeps its start.
             started_ms: (!ran).then_some(now),
             deadline_ms: Some(deadline_ms),
             placement: Some(placement),
@@ -126,7 +126,7 @@ impl Fleet {
             self.output.wake(record);
         }
         let id = record.id;
-        tracing::info!(sandbox.id = %id, "sandbox {id} is what it was in snapshot {}", to.id);
+        tracing::info!(sandbox.id = %id, "sandbox {id} rolled back to snapshot {}", to.id);
         Ok(live.row.clone())
     }
 
@@ -136,14 +136,14 @@ impl Fleet {
         from: SnapshotId,
         socket: &std::path::Path,
     ) -> Result<(), FleetError> {
-        // What was cloned since is not there any more.
+        // Repositories cloned since are gone.
         self.store.restore_git_remotes(&self.store.operator(), claim.record.id, from).await?;
         let init = self.init_of(&claim.record).await?;
         coffer_guest::init(socket, &init, INIT_PATIENCE).await.map_err(FleetError::NotReady)?;
         Ok(())
     }
 
-    /// On record it is paused with its files.
+    /// The record says that it is paused with its files.
     async fn stop_quietly(&self, record: &Record) {
         let id = record.id;
         if let Err(error) = self.engine.stop(id).await {

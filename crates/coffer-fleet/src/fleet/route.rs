@@ -1,4 +1,4 @@
-//! Where the proxy's traffic goes, and how traffic wakes a paused sandbox.
+//! Routes the proxy's traffic, and resumes paused sandboxes for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use coffer_engine::EngineError;
 use super::{Boot, Fleet, FleetError, Record};
 use coffer_guest::{Activity, Route, Target, Wake};
 
-/// How long a request waits for a step under way before it is told to come again.
+/// How long a request waits for a step in progress before it is told to retry.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A sandbox that traffic woke runs at least this long.
+/// A sandbox that traffic resumed runs at least this long.
 const SHORTEST_AWAKE_MS: Millis = 5 * 60_000;
 
-/// What to do with a request, by what is known right now.
+/// The decision about a request, by the current state.
 enum Verdict {
     Go(Box<Target>),
     NotFound,
@@ -45,7 +45,7 @@ fn verdict(record: &Record) -> Verdict {
             }))
         }
         (SandboxState::Paused { .. }, Some(_)) => Verdict::Wait,
-        // A pause that kept only files is ended by hand: a boot would surprise whoever left it.
+        // A pause that kept only files is not ended by traffic: a reboot would surprise its owner.
         (SandboxState::Paused { kept: Kept::MemoryAndFiles }, None) if live.row.auto_resume => Verdict::Wake,
         (SandboxState::Paused { .. }, None) => Verdict::NotFound,
         (SandboxState::Creating | SandboxState::Terminated { .. } | SandboxState::Error { .. }, _) => {
@@ -55,16 +55,16 @@ fn verdict(record: &Record) -> Verdict {
 }
 
 impl Fleet {
-    /// Finds where traffic for `sandbox` goes. Any text is fine as `sandbox`; what is not an id is not found.
+    /// Finds the target for traffic to `sandbox`. Any text is allowed; what is not an id is not found.
     pub async fn route(self: &Arc<Self>, sandbox: &str, wake: Wake) -> Route {
         let Ok(id) = sandbox.parse::<SandboxId>() else { return Route::NotFound };
         let find = async {
             loop {
-                // Looked up anew each time: it may end while we wait.
+                // Look it up again each time: it may end while this waits.
                 let Some(record) = self.any(id) else { return Route::NotFound };
                 match verdict(&record) {
                     Verdict::Go(mut target) if wake == Wake::LooksOn => {
-                        // What passes is noted where nobody reads it.
+                        // Do not count this as activity.
                         target.activity = Activity::default();
                         return Route::Running(*target);
                     }
@@ -100,7 +100,7 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Resumes a sandbox; `None` when it is worth looking again.
+    /// Resumes a sandbox; `None` if the caller should look again.
     async fn wake_for_traffic(self: &Arc<Self>, record: Arc<Record>) -> Option<Route> {
         let asked_ms = record.live().row.timeout_s.saturating_mul(1000);
         let timeout_ms = asked_ms.max(SHORTEST_AWAKE_MS).min(self.policy.longest_timeout_ms);

@@ -1,4 +1,4 @@
-//! What a sandbox used lately: a bounded ring of samples.
+//! Recent resource usage of a sandbox: a bounded ring of samples.
 
 use std::collections::VecDeque;
 
@@ -8,14 +8,14 @@ use coffer_wire::e2b::Metric;
 
 use coffer_core::clock::rfc3339;
 
-/// Half an hour at one sample in five seconds.
+/// Half an hour with a sample every five seconds.
 const MOST: usize = 360;
 
 /// The newest samples of one sandbox, oldest first.
 #[derive(Debug, Default)]
 pub struct Samples {
     ring: VecDeque<Point>,
-    /// Processor time at a moment, which the next sample is compared with.
+    /// Processor time at a moment, to compare the next sample with.
     last: Option<(Millis, u64)>,
 }
 
@@ -29,7 +29,7 @@ struct Point {
 }
 
 impl Samples {
-    /// Adds a sample. `started_ms` is when the run began, from which the first one counts.
+    /// Adds a sample. `started_ms` is when the run began, from which the first sample counts.
     pub fn add(&mut self, sample: &Sample, started_ms: Millis, cpu_count: u32) {
         let (before_ms, before_us) = match self.last {
             // A smaller counter means a new run with new cgroups.

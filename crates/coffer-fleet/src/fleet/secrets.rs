@@ -1,8 +1,8 @@
-//! Secrets by reference: in a sandbox's environment, and in the headers that egress puts into its requests.
+//! Secrets by reference: in a sandbox's environment, and in headers that egress adds to its requests.
 //!
-//! Rows have names, never values. Values are looked up when agentd is named and when the engine is told what a
-//! sandbox may reach, and again for the latter when a secret has changed or the engine was away: it keeps
-//! values in memory only.
+//! Rows have names, never values. The fleet looks up values when it initialises agentd and when it sends the
+//! engine a network policy; the latter again when a secret has changed or the engine was away, because the
+//! engine keeps values only in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::output::{Patterns, Values};
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
 
-/// How often another server's changes of secrets are looked for.
+/// How often to look for changes of secrets by other servers.
 const LOOK: Duration = Duration::from_secs(10);
-/// The action of the record that says that a sandbox was given a secret.
+/// The action of the audit record for a secret that a sandbox got.
 const SECRET_USED: &str = "secret.used";
 
-/// Why a secret cannot be used as it was asked for.
+/// Why a secret cannot be used as requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretUse {
     #[error("there is no secret '{0}'")]
@@ -52,7 +52,7 @@ pub enum SecretUse {
     SandboxSealed,
 }
 
-/// The environment that names of secrets stand for.
+/// The environment variables with the values of the named secrets.
 pub fn variables(
     names: &BTreeMap<String, String>,
     values: &SecretValues,
@@ -68,7 +68,7 @@ pub fn variables(
     names.iter().map(value).collect()
 }
 
-/// The policy with the values of secrets in place of their names.
+/// The policy with the values of secrets instead of their names.
 fn with_values(policy: Policy, values: &SecretValues) -> Result<Policy, SecretUse> {
     let proxied = policy.proxy().is_some();
     policy.map_headers(|rule, text| filled(rule, text, proxied, values))
@@ -104,10 +104,11 @@ fn filled(
     HeaderText::parse(&whole).map_err(|_| SecretUse::NoHeader(last.unwrap_or_default().to_string()))
 }
 
-/// Refuses to send a secret that is limited to hosts where the host does not prove its name.
+/// Refuses to send a secret that is limited to hosts if the host does not prove its name.
 ///
-/// Over TLS it does, through a proxy too: egress verifies the certificate of the named host itself. Plain HTTP is
-/// answered by any address that the sandbox or its DNS names, and read by a proxy of the caller's choice.
+/// Over TLS it does, also through a proxy: egress verifies the certificate of the named host itself. Plain
+/// HTTP can be answered by any address that the sandbox or its DNS names, and read by a proxy of the caller's
+/// choice.
 fn check_transport(
     rule: &HeaderRule,
     name: &str,
@@ -121,13 +122,13 @@ fn check_transport(
     }
 }
 
-/// Whether the engine must be told secrets for this sandbox. Asked of every sandbox, often.
+/// Whether the engine needs secrets for this sandbox. Called often, for every sandbox.
 fn has_secrets(row: &SandboxRow) -> bool {
     let policy = &row.network.policy;
     policy.proxy().is_some() || !policy.headers().is_empty()
 }
 
-/// Says at the start what cannot be read for lack of a master key, and what to do about it.
+/// Logs at the start what cannot be read because a master key is missing, and what to do about it.
 pub(super) async fn explain_missing(store: &Store) {
     match store.master_key(&store.operator()).await {
         Ok(status) => {
@@ -141,11 +142,11 @@ pub(super) async fn explain_missing(store: &Store) {
                 );
             }
         }
-        Err(error) => tracing::warn!("could not look whether a master key is missing: {error}"),
+        Err(error) => tracing::warn!("could not check for missing master keys: {error}"),
     }
 }
 
-/// What is to be taken out of a project's output: its values as this server last read them.
+/// The redaction patterns of a project: its values as this server last read them.
 pub(super) fn patterns_of(store: Store) -> Values {
     let made: Mutex<HashMap<ProjectId, (u64, Arc<Patterns>)>> = Mutex::default();
     let none = Arc::new(Patterns::default());
@@ -164,7 +165,7 @@ pub(super) fn patterns_of(store: Store) -> Values {
 }
 
 impl Fleet {
-    /// Reads the secrets of all projects that have sandboxes, which also finds what other servers changed.
+    /// Reads the secrets of all projects that have sandboxes, which also finds changes by other servers.
     pub(super) async fn read_secrets(&self) -> HashMap<ProjectId, u64> {
         let projects: HashSet<ProjectId> = self.everyone().iter().map(|record| record.project).collect();
         let mut versions = HashMap::new();
@@ -177,7 +178,7 @@ impl Fleet {
         versions
     }
 
-    /// What the engine is told of a policy, and which values that was made with.
+    /// The policy for the engine, and the version of the values in it.
     pub(super) async fn reach_of(
         &self,
         project: ProjectId,
@@ -190,20 +191,20 @@ impl Fleet {
         let mut values = self.store.secret_values(project).await?;
         let mut filled = with_values(policy.clone(), &values);
         if matches!(filled, Err(SecretUse::Unknown(_))) {
-            // Another server may have just made it.
+            // Another server may have just created it.
             values = self.store.read_secrets(project).await?;
             filled = with_values(policy, &values);
         }
         Ok((filled?, values.version))
     }
 
-    /// Whether the secrets that a new sandbox names can be used; from memory, most often.
+    /// Checks that the secrets of a new sandbox can be used; usually from memory.
     pub(super) async fn check_secrets(
         &self,
         project: ProjectId,
         names: &BTreeMap<String, String>,
     ) -> Result<(), FleetError> {
-        // Once for each project: what a sandbox prints is compared with what is in memory.
+        // At least once for each project: output is redacted with the values in memory.
         if names.is_empty() && self.store.cached_secret_values(project).is_some() {
             return Ok(());
         }
@@ -219,7 +220,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// What a sandbox's agentd is told when it starts.
+    /// The message that initialises a sandbox's agentd.
     pub(super) async fn init_of(&self, record: &Record) -> Result<Init, FleetError> {
         let (sealed, names, project) = {
             let live = record.live();
@@ -238,7 +239,7 @@ impl Fleet {
         Ok(init)
     }
 
-    /// Puts on record that a sandbox was given secrets: in its environment, or in headers of its requests.
+    /// Records that a sandbox got secrets: in its environment, or in headers of its requests.
     pub(super) fn note_secrets(&self, record: &Record, names: BTreeSet<String>) {
         for name in names {
             let id = AuditId::generate();
@@ -256,12 +257,12 @@ impl Fleet {
         }
     }
 
-    /// Has the engine hear of changed secrets soon.
+    /// Sends changed secrets to the engine soon.
     pub fn secrets_changed(&self) {
         self.tell_secrets.notify_one();
     }
 
-    /// Tells the engine of secrets that it does not have, until `stop`.
+    /// Sends secrets that the engine does not have, until `stop`.
     pub(super) async fn keep_told(
         self: Arc<Self>,
         mut notices: broadcast::Receiver<EngineNotice>,
@@ -276,7 +277,7 @@ impl Fleet {
                 notice = notices.recv() => match notice {
                     Ok(EngineNotice::Died { .. }) => {}
                     Err(broadcast::error::RecvError::Closed) => return,
-                    // It may be another node, which was told nothing.
+                    // It may be another node, which has no secrets yet.
                     Ok(EngineNotice::Reconnected) | Err(broadcast::error::RecvError::Lagged(_)) => {
                         for record in self.everyone() {
                             record.told.store(0, Ordering::Relaxed);
@@ -302,14 +303,14 @@ impl Fleet {
                 self.heal(&record).await;
                 if let Err(error) = told {
                     let id = record.id;
-                    tracing::warn!(sandbox.id = %id, "sandbox {id} does not have its secrets: {}", chain(&error));
+                    tracing::warn!(sandbox.id = %id, "could not send the secrets of sandbox {id} to the engine: {}", chain(&error));
                 }
             }
         }
     }
 
-    /// Tells the engine what a sandbox may reach, secrets and all; without them where they cannot be had, so that
-    /// nothing goes out that should have had one.
+    /// Sends the engine a sandbox's network policy with secrets. If they cannot be read, sends it without, so
+    /// that requests that need a header are refused.
     pub(super) async fn tell(&self, record: &Record) -> Result<(), FleetError> {
         let row = record.row();
         if row.sealed || !matches!(row.state.name(), StateName::Running | StateName::Paused) {
@@ -320,7 +321,7 @@ impl Fleet {
             Ok((reach, version)) => {
                 self.engine.set_network(row.id, &reach).await?;
                 self.note_secrets(record, row.network.policy.secret_names());
-                // Where no header refers to anything, the version does not matter and is that of now.
+                // If no header refers to a secret, the version does not matter; use the current one.
                 let now =
                     self.store.cached_secret_values(row.project).map_or(version, |values| values.version);
                 record.told.store(if version == 0 { now } else { version }, Ordering::Relaxed);

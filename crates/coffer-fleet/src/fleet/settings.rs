@@ -43,7 +43,7 @@ impl Fleet {
         claim: &Claim,
         timeout_ms: Millis,
     ) -> Result<SandboxRow, FleetError> {
-        // Asked of the clock that never jumps: on record the deadline may look later than it is.
+        // Uses the monotonic clock: the recorded deadline may look later than it is.
         let left = claim.record.live().deadline.saturating_duration_since(Instant::now()).as_millis();
         let is_later = Millis::try_from(left).is_ok_and(|left| left < timeout_ms);
         let how = if is_later { Deadline::Exactly } else { Deadline::NotBefore };
@@ -70,8 +70,7 @@ impl Fleet {
         Ok(row)
     }
 
-    /// Notes that the owner of a running sandbox is there, and returns until when that is believed; `None`
-    /// where it has no lease.
+    /// Renews the lease of a running sandbox, and returns when it expires; `None` if it has no lease.
     pub async fn heartbeat(self: &Arc<Self>, record: Arc<Record>) -> Result<Option<Millis>, FleetError> {
         let claim = record.claim(Step::Update).await?;
         let fleet = self.clone();
@@ -88,8 +87,8 @@ impl Fleet {
         .await
     }
 
-    /// Replaces what a running sandbox may reach. The engine comes first: what it did not take is not on
-    /// record either, and whoever is told of a failure may ask again.
+    /// Replaces the network policy of a running sandbox. The engine comes first: if it fails, nothing is
+    /// recorded, and the caller may retry.
     pub async fn set_network(
         self: &Arc<Self>,
         record: Arc<Record>,
@@ -118,19 +117,19 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// The sandboxes whose gate leads somewhere.
+    /// The sandboxes whose gate has routes.
     pub fn with_gates(&self) -> Vec<SandboxId> {
         let leads = |record: &Arc<Record>| (!record.git.is_empty()).then_some(record.id);
         self.everyone().iter().filter_map(leads).collect()
     }
 
-    /// Waits until the gate of some sandbox may be behind what is on record.
+    /// Waits until the gate of some sandbox may be outdated.
     pub async fn gates_outdated(&self) {
         self.gates.notified().await;
     }
 
-    /// Has the gate of a sandbox lead to these repositories. Where the engine does not take it, what was there stays,
-    /// with no window open.
+    /// Sets the repositories of a sandbox's gate. If the engine fails, the old ones stay, without a push
+    /// window.
     pub async fn set_git(
         self: &Arc<Self>,
         record: Arc<Record>,
@@ -154,7 +153,7 @@ impl Fleet {
     }
 }
 
-/// Settings are of running sandboxes: E2B finds no other here, paused ones included.
+/// Settings apply only to running sandboxes: E2B answers "not found" for others, paused ones included.
 fn running(record: &Record) -> Result<SandboxRow, FleetError> {
     let row = record.row();
     if row.state.name() == StateName::Running { Ok(row) } else { Err(FleetError::NotFound) }

@@ -1,8 +1,8 @@
-//! Snapshots: making, finding, deleting them, and making the engine and the store agree about them.
+//! Creates, finds and deletes snapshots, and reconciles the engine with the store.
 //!
-//! The row comes first and goes last. A crash in between leaves a row that is `creating` or `deleting`, and
-//! the next comparison finishes what it stands for. What the engine has and no row explains is deleted: forks
-//! leave such when they are cut off.
+//! The row is written first and deleted last. A crash in between leaves a row in state `creating` or
+//! `deleting`, and the next reconciliation finishes it. Snapshots that the engine has and no row explains are
+//! deleted: interrupted forks leave such.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,38 +23,38 @@ use super::{Fleet, FleetError, Record, Step};
 use coffer_core::chain;
 use coffer_telemetry::Snapshotted;
 
-/// What a tag is where none is said.
+/// The default tag.
 pub const DEFAULT_TAG: &str = "default";
 
-/// How many snapshots one delete by name takes at a time.
+/// How many snapshots a delete by name takes at a time.
 const BATCH: u32 = 100;
 
-/// A snapshot to be made; everything in it has been checked.
+/// A snapshot to create; everything in it has been checked.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotSpec {
     pub name: Option<String>,
-    /// [`DEFAULT_TAG`] where none is said.
+    /// [`DEFAULT_TAG`] if `None`.
     pub tag: Option<String>,
     pub wish: MemoryWish,
-    /// The key that asks.
+    /// The key that requested it.
     pub created_by: Option<String>,
     pub idempotency: Option<(String, String)>,
 }
 
-/// What is wanted of a sandbox's processes.
+/// Whether to include a sandbox's processes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MemoryWish {
-    /// With them, without, or with them where that can be.
+    /// With them, without, or with them if possible.
     pub memory: Option<bool>,
-    /// Whether values of secrets that the processes hold may go along.
+    /// Whether values of secrets that the processes hold may be included.
     pub with_secrets: bool,
 }
 
-/// Snapshots that somebody is at, which no comparison may touch.
+/// Snapshots with work in progress, which reconciliation must not touch.
 #[derive(Debug, Default)]
 pub(super) struct AtWork(Mutex<HashSet<SnapshotId>>);
 
-/// One of them, given back on drop.
+/// One of them, released on drop.
 #[derive(Debug)]
 pub(super) struct Working<'a> {
     all: &'a AtWork,
@@ -78,7 +78,7 @@ impl Drop for Working<'_> {
     }
 }
 
-/// What was captured of a sandbox, and why its processes were not, where they might have been.
+/// A captured sandbox, and why its processes were left out if they were.
 #[derive(Debug)]
 pub(super) struct Captured {
     pub(super) info: SnapshotInfo,
@@ -93,7 +93,7 @@ pub(super) enum Processes {
 }
 
 impl Fleet {
-    /// Makes a snapshot of a running sandbox, which goes on.
+    /// Creates a snapshot of a running sandbox, which keeps running.
     pub async fn snapshot(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -148,7 +148,8 @@ impl Fleet {
             InsertedSnapshot::New => {}
             InsertedSnapshot::OverQuota(over) => return Err(self.over_quota(scope.project(), over)),
             InsertedSnapshot::KeyReusedDifferently => return Err(FleetError::KeyReused),
-            // One at a time is made of a sandbox, so it is over; nobody but a crash leaves it unfinished.
+            // A sandbox has one snapshot step at a time, so the first is over; only a crash leaves it
+            // unfinished.
             InsertedSnapshot::Existing(first) => {
                 return match first.state {
                     SnapshotState::Ready => Ok(*first),
@@ -165,7 +166,7 @@ impl Fleet {
         };
         match self.store.finish_snapshot(&self.store.operator(), snapshot, facts(captured)).await {
             Ok(FinishedSnapshot::Ready(row)) => {
-                tracing::info!(sandbox.id = %row.sandbox, "snapshot {} of sandbox {} is made", row.id, row.sandbox);
+                tracing::info!(sandbox.id = %row.sandbox, "snapshot {} of sandbox {} created", row.id, row.sandbox);
                 Ok(*row)
             }
             Ok(FinishedSnapshot::OverQuota(over)) => {
@@ -174,18 +175,18 @@ impl Fleet {
             }
             Ok(FinishedSnapshot::Gone) => Err(FleetError::NoSnapshot(snapshot.to_string())),
             Err(error) => {
-                self.drop_snapshot(snapshot, "it could not be put on record").await;
+                self.drop_snapshot(snapshot, "it could not be recorded").await;
                 Err(error.into())
             }
         }
     }
 
-    /// Why the host cannot save memory, where it cannot.
+    /// Why the host cannot save memory, if it cannot.
     pub fn lacks_memory(&self) -> Option<String> {
         self.lacks_memory.lock().clone()
     }
 
-    /// The step that making a snapshot is.
+    /// The step for this snapshot.
     pub(super) fn step_for(&self, wish: MemoryWish) -> Step {
         match wish.memory {
             Some(true) => Step::Checkpoint,
@@ -194,14 +195,14 @@ impl Fleet {
         }
     }
 
-    /// Whether the processes are to be taken down, or why they are not; refuses what cannot be wanted.
+    /// Whether to save the processes, or why not; refuses impossible requests.
     pub(super) fn wanted_memory(&self, row: &SandboxRow, wish: MemoryWish) -> Result<Processes, FleetError> {
         let names = || row.secrets.values().map(String::as_str).collect::<Vec<_>>().join(", ");
         match (wish.memory, self.lacks_memory()) {
             (Some(false), _) => Ok(Processes::Left { why: "it was not asked for".to_string() }),
             (Some(true), Some(lacks)) => Err(FleetError::NoMemory(lacks)),
             (None, Some(why)) => Ok(Processes::Left { why }),
-            // Their values are in the memory of processes, and would be in that of every child.
+            // The values are in the memory of processes, and would be in that of every fork.
             (_, None) if row.secrets.is_empty() || wish.with_secrets => Ok(Processes::Taken),
             (Some(true), None) => Err(FleetError::HoldsSecrets(names())),
             (None, None) => {
@@ -211,8 +212,8 @@ impl Fleet {
         }
     }
 
-    /// Has the engine take a sandbox down, with its processes where that is wanted and possible, and go on. The
-    /// claim is the caller's.
+    /// Asks the engine for a snapshot of a sandbox, with its processes if wanted and possible, and lets it
+    /// continue. The caller holds the claim.
     pub(super) async fn capture(
         &self,
         record: &Arc<Record>,
@@ -221,10 +222,10 @@ impl Fleet {
         wanted: Processes,
     ) -> Result<Captured, FleetError> {
         let captured = self.capture_once(record, snapshot, wish, wanted).await;
-        // An engine that died in the middle leaves it standing still, and the next one takes that for its state.
+        // An engine that died meanwhile may leave the sandbox frozen, and the next engine keeps that state.
         if let Err(error) = self.engine.thaw(record.id).await {
             let id = record.id;
-            tracing::warn!(sandbox.id = %id, "sandbox {id} may stand still after its snapshot: {error}");
+            tracing::warn!(sandbox.id = %id, "could not thaw sandbox {id} after its snapshot: {error}");
         }
         captured
     }
@@ -238,7 +239,7 @@ impl Fleet {
     ) -> Result<Captured, FleetError> {
         let without = match wanted {
             Processes::Taken => {
-                // What it has written so far is on record before it stands still: a child begins with its own.
+                // Store its output so far before it is frozen: a fork has its own log.
                 self.output.catch_up(record, super::pause::WORDS_PATIENCE).await;
                 match self.engine.snapshot(record.id, snapshot, Memory::With).await {
                     Ok(info) => return Ok(Captured { info, note: None }),
@@ -254,8 +255,8 @@ impl Fleet {
         Ok(Captured { info, note: (wish.memory != Some(false)).then_some(without) })
     }
 
-    /// Deletes a snapshot. What started from it goes on. When it is answered nobody can find it any more;
-    /// should the host be away, it is gone there soon after it is back.
+    /// Deletes a snapshot. Sandboxes from it keep running. After the answer it can no longer be found; if the
+    /// host is away, it deletes the files soon after it returns.
     pub async fn delete_snapshot(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -276,7 +277,7 @@ impl Fleet {
         .await
     }
 
-    /// Deletes what a name stands for, and what it stood for before.
+    /// Deletes the snapshot that a name refers to, and earlier ones of that name.
     pub async fn delete_named(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -300,7 +301,7 @@ impl Fleet {
             let mut builds = self.store.snapshots(&scope, &filter).await?;
             filter.before = builds.last().map(|last| last.id);
             let more = builds.len() == BATCH as usize;
-            // Those of agents have other names, though the same letters.
+            // Agents' snapshots have separate names, even with the same text.
             builds.retain(|row| row.agent == scope.agent());
             for row in builds {
                 self.delete_snapshot(scope, row.id).await?;
@@ -313,24 +314,24 @@ impl Fleet {
         if deleted == 0 { Err(unknown()) } else { Ok(()) }
     }
 
-    /// Gives a snapshot back to the engine and then forgets it; where the engine is away the row stays, and
-    /// the next comparison goes on.
+    /// Deletes a snapshot in the engine and then its row; if the engine is away the row stays, and the next
+    /// reconciliation continues.
     async fn drop_snapshot(&self, snapshot: SnapshotId, reason: &str) {
         if let Err(error) = self.engine.delete_snapshot(snapshot).await {
-            tracing::warn!("snapshot {snapshot} is still to be deleted by the engine: {error}");
-            // So that nobody takes it for one that is being made.
+            tracing::warn!("the engine could not delete snapshot {snapshot} yet: {error}");
+            // Mark it, so that it does not look like one being created.
             let marked = self.store.begin_snapshot_deletion(&self.store.operator(), snapshot).await;
             if let Err(error) = marked {
-                tracing::warn!("snapshot {snapshot} is not on record as deleted: {error}");
+                tracing::warn!("could not record snapshot {snapshot} as deleted: {error}");
             }
             return;
         }
         if let Err(error) = self.store.remove_snapshot(&self.store.operator(), snapshot, reason).await {
-            tracing::warn!("snapshot {snapshot} is gone and still on record: {}", chain(&error));
+            tracing::warn!("could not delete the row of snapshot {snapshot}: {}", chain(&error));
         }
     }
 
-    /// The usable snapshot that a template's reference names, if it does.
+    /// The usable snapshot that a template reference names, if any.
     pub async fn snapshot_called(
         &self,
         scope: &ProjectScope,
@@ -359,7 +360,7 @@ impl Fleet {
         Ok(row.filter(|row| tag == DEFAULT_TAG || tag == row.tag))
     }
 
-    /// What a sandbox has from a snapshot that it begins with.
+    /// What a sandbox gets from the snapshot it starts from.
     pub fn base_of(&self, row: &SnapshotRow, memory: Option<bool>) -> Result<Base, FleetError> {
         self.held_here(row)?;
         if memory == Some(true) && !row.memory {
@@ -378,7 +379,7 @@ impl Fleet {
         })
     }
 
-    /// Only the host that made a snapshot has it.
+    /// Checks that this host has the snapshot: only the host that created it does.
     pub(super) fn held_here(&self, row: &SnapshotRow) -> Result<(), FleetError> {
         match self.store.snapshot_holder_elsewhere(row) {
             Some(holder) => Err(FleetError::SnapshotElsewhere(row.id, holder.to_string())),
@@ -386,7 +387,7 @@ impl Fleet {
         }
     }
 
-    /// Finishes what a crash cut off, and deletes what nobody knows.
+    /// Finishes interrupted work, and deletes unknown snapshots.
     pub(super) async fn reconcile_snapshots(&self) -> Result<(), FleetError> {
         let listed = match self.engine.snapshots().await {
             Ok(listed) => listed,
@@ -402,7 +403,7 @@ impl Fleet {
             let _working = self.at_work.begin(row.id);
             let made = listed.iter().find(|info| info.snapshot == row.id);
             match (row.state, made) {
-                // It is whole: whoever asked for it may look for it.
+                // It is complete: the client that requested it may look for it.
                 (SnapshotState::Creating, Some(info)) => {
                     let captured = Captured { info: info.clone(), note: row.note };
                     let finished = self.store.finish_snapshot(&operator, row.id, facts(captured)).await?;
@@ -424,31 +425,28 @@ impl Fleet {
         let known = self.store.known_snapshots(&operator, &strangers).await?;
         for info in listed {
             let id = info.snapshot;
-            // Asked again: it may be somebody's since.
+            // Check again: it may be in use since.
             if known.contains(&id) || !strangers.contains(&id) || self.at_work.has(id) {
                 continue;
             }
-            tracing::warn!(
-                "the engine has snapshot {id} of sandbox {}, which no record explains",
-                info.sandbox
-            );
+            tracing::warn!("the engine has snapshot {id} of sandbox {}, which has no record", info.sandbox);
             match self.engine.delete_snapshot(id).await {
                 Ok(()) => self.record_orphan(info.sandbox, &[format!("snapshot {id}")]).await,
-                Err(error) => tracing::warn!("snapshot {id} is still to be deleted by the engine: {error}"),
+                Err(error) => tracing::warn!("the engine could not delete snapshot {id} yet: {error}"),
             }
         }
         Ok(())
     }
 
-    /// Gives back the snapshot of a fork; should that fail, the next comparison finds it.
+    /// Deletes the snapshot of a fork; if that fails, the next reconciliation finds it.
     pub(super) async fn release_snapshot(&self, snapshot: SnapshotId, of: SandboxId) {
         if let Err(error) = self.engine.delete_snapshot(snapshot).await {
-            tracing::warn!(sandbox.id = %of, "the snapshot {snapshot} of a fork stays for a while: {error}");
+            tracing::warn!(sandbox.id = %of, "could not delete the snapshot {snapshot} of a fork yet: {error}");
         }
     }
 }
 
-/// The row of a sandbox that runs; others are refused with what they cannot do.
+/// The row of a running sandbox; others are refused with what they cannot do.
 pub(super) fn must_run(record: &Record, asked: &'static str) -> Result<SandboxRow, FleetError> {
     let row = record.row();
     match row.state {
@@ -457,7 +455,7 @@ pub(super) fn must_run(record: &Record, asked: &'static str) -> Result<SandboxRo
     }
 }
 
-/// Why processes could not be taken down, where the sandbox goes on as it was; other errors are returned.
+/// Why processes could not be saved, if the sandbox continues as before; other errors are returned.
 pub(super) fn why_no_memory(error: EngineError) -> Result<String, FleetError> {
     match error {
         EngineError::Unsupported(why) | EngineError::Failed(why) | EngineError::NoCapacity(why) => Ok(why),
@@ -465,14 +463,14 @@ pub(super) fn why_no_memory(error: EngineError) -> Result<String, FleetError> {
     }
 }
 
-/// The engine's name of the template at the bottom of a sandbox.
+/// The engine's name of a sandbox's base template.
 pub(super) fn engine_template(row: &SandboxRow) -> String {
     row.placement
         .as_ref()
         .map_or_else(|| row.template_id.clone(), |placement| placement.template.name.clone())
 }
 
-/// Whether a name is one of the caller's project. The project's id is what names are in.
+/// Whether a name belongs to the caller's project. The namespace of names is the project's id.
 fn is_ours(scope: &ProjectScope, reference: &TemplateRef) -> bool {
     reference.namespace.as_ref().is_none_or(|namespace| *namespace == scope.project().to_string())
 }

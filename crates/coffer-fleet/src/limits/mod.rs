@@ -1,8 +1,8 @@
-//! What callers may use, how fast they may ask, and how long records are kept.
+//! Quotas, rates and retention.
 //!
-//! Quotas are counted by the store, in the transaction that adds to them; what is here are the settings they
-//! begin with. Rates are token buckets in this process. Settings of projects are held in memory, so that a
-//! create need not look them up, and followed: a change made on another server is heard within seconds.
+//! The store counts quotas, in the transaction that adds to them; this module has their defaults. Rates are
+//! token buckets in this process. Settings of projects are cached in memory, so that a create need not look
+//! them up; a change on another server is noticed within seconds.
 
 mod projects;
 mod rate;
@@ -30,7 +30,7 @@ pub use settings::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings
 #[derive(Debug)]
 pub struct Limiter {
     settings: LimitSettings,
-    /// After which output is compressed, and removed.
+    /// When output is compressed, and when it is deleted.
     logs: (Period, Period),
     projects: Projects,
     requests: Buckets<KeyId>,
@@ -39,29 +39,29 @@ pub struct Limiter {
     pub counts: Counts,
 }
 
-/// What was done about limits since the start, for whoever shows it.
+/// Counters of limits since the start, for metrics.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Requests turned away for their rate, by key and by address.
+    /// Requests refused for their rate, by key and by address.
     pub rate_limited: AtomicU64,
     pub sweeps: AtomicU64,
     pub failed_sweeps: AtomicU64,
-    /// Rows that sweeps removed.
+    /// Rows that sweeps deleted.
     pub swept_sandboxes: AtomicU64,
     pub swept_events: AtomicU64,
     pub swept_audit: AtomicU64,
 }
 
-/// What a request does, as far as rates go.
+/// The kind of a request for rate limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Makes a sandbox, which costs more than anything else.
+    /// Creates a sandbox, which costs more than anything else.
     Create,
     Other,
 }
 
 impl Limiter {
-    /// Reads the projects' settings, and follows them and sweeps until `stop`.
+    /// Reads the projects' settings, then follows them and sweeps until `stop`.
     pub async fn start(
         store: &Store,
         settings: LimitSettings,
@@ -85,24 +85,24 @@ impl Limiter {
         Ok(limiter)
     }
 
-    /// What holds for a project.
+    /// The settings in force for a project.
     pub fn of(&self, project: ProjectId) -> InForce {
         InForce::new(&self.projects.of(project), &self.settings, self.logs)
     }
 
-    /// How long what is over is kept: of projects that have no settings, and of each that has.
+    /// Retention of projects without own settings, and of each with them.
     pub fn retentions(&self) -> Vec<(Option<ProjectId>, Kept)> {
         let usual = InForce::new(&ProjectSettings::default(), &self.settings, self.logs).retention;
         let own = self.projects.all().into_iter().map(|project| (Some(project), self.of(project).retention));
         std::iter::once((None, usual)).chain(own).collect()
     }
 
-    /// Takes over what was just set here.
+    /// Caches settings that were just changed here.
     pub fn set(&self, project: ProjectId, settings: ProjectSettings) {
         self.projects.set(project, settings);
     }
 
-    /// Counts a request of a good key.
+    /// Counts a request with a valid key.
     pub fn admit(&self, key: KeyId, shown: &str, pace: Pace) -> Result<(), TryAgainIn> {
         let now = Instant::now();
         self.strangers.is_known(shown);
@@ -113,7 +113,7 @@ impl Limiter {
         self.counted(admitted)
     }
 
-    /// Whether a key that nobody has shown yet may be looked up for this address.
+    /// Whether an unknown key may be looked up for this address.
     pub fn may_try(&self, peer: IpAddr, shown: &str) -> Result<(), TryAgainIn> {
         self.counted(self.strangers.may_try(peer, shown, Instant::now()))
     }

@@ -14,9 +14,9 @@ use crate::follow::Follower;
 
 use super::{LimitSettings, Limiter, RetentionSettings};
 
-/// How soon a change made on another server is heard of.
+/// How soon a change on another server is noticed.
 const LOOK: Duration = Duration::from_secs(2);
-/// How far back each look goes: clocks of servers differ, and a commit takes a while.
+/// How far back each check looks: clocks of servers differ, and a commit takes a while.
 const OVERLAP_MS: Millis = 60_000;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Projects {
         known.get(&project).cloned().unwrap_or_default()
     }
 
-    /// Those that have settings of their own.
+    /// Projects with their own settings.
     pub(super) fn all(&self) -> Vec<ProjectId> {
         self.known.read().keys().copied().collect()
     }
@@ -62,21 +62,21 @@ pub(super) async fn follow(limiter: Arc<Limiter>, store: Store, stop: Cancellati
     }
 }
 
-/// What holds for a project: its own settings, and the server's where it has none.
+/// The settings in force for a project: its own, with the server's defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InForce {
     pub timeout_s: i64,
-    /// `None` is the server's.
+    /// `None` is the server's default.
     pub idle_s: Option<i64>,
     pub max_lifetime_s: Option<i64>,
     pub on_timeout: OnTimeout,
     pub retention: Kept,
 }
 
-/// How long what is over is kept.
+/// How long records are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kept {
-    /// After this, output is compressed.
+    /// Output is compressed after this.
     pub archive_logs: Period,
     pub logs: Period,
     pub records: Period,
@@ -87,7 +87,7 @@ pub struct Kept {
 impl InForce {
     pub(super) fn new(own: &ProjectSettings, server: &LimitSettings, logs: (Period, Period)) -> Self {
         let ttl_s = server.sandbox_ttl.as_millis() / 1000;
-        // A longest lifetime of the project's bounds what the server would give.
+        // The project's longest lifetime bounds the server's default.
         let timeout_s = own.timeout_s.unwrap_or(ttl_s).min(own.max_lifetime_s.unwrap_or(i64::MAX));
         Self {
             timeout_s,

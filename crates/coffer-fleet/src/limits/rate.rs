@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use coffer_core::sync::{Mutex, RwLock};
 
-/// Buckets held at a time. One that is full says nothing and can go; a caller for whom there is no room is
-/// not bounded, rather than bound by others.
+/// Buckets held at a time. A full bucket can be dropped. If there is no room, a caller is not limited, so
+/// that it is not limited by others.
 const MOST_BUCKETS: usize = 65_536;
-/// Keys remembered as good.
+/// Keys remembered as valid.
 const MOST_KNOWN: usize = 65_536;
 
-/// Too fast; after this it is worth trying again.
+/// The rate was exceeded; try again after this time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TryAgainIn(pub Duration);
 
@@ -25,7 +25,7 @@ impl TryAgainIn {
     }
 }
 
-/// A bucket for each of many.
+/// One bucket for each caller.
 #[derive(Debug)]
 pub(super) struct Buckets<K> {
     per_s: f64,
@@ -40,7 +40,7 @@ struct Level {
 }
 
 impl<K: Eq + Hash> Buckets<K> {
-    /// Without a rate nobody is bounded.
+    /// A rate of 0 limits no caller.
     pub(super) fn new(per_s: u32, burst: u32) -> Self {
         Self { per_s: per_s.into(), burst: burst.max(1).into(), levels: Mutex::default() }
     }
@@ -83,10 +83,10 @@ impl<K: Eq + Hash> Buckets<K> {
     }
 }
 
-/// Those who show keys that are none.
+/// Limits addresses that send invalid keys.
 ///
-/// Looking a key up costs a question to the database, so an address that was wrong too often has to wait.
-/// Behind one address there may be many, so keys that were good before are let through.
+/// Looking up a key costs a database query, so an address with too many wrong keys has to wait. Many clients
+/// may share one address, so keys that were valid before still pass.
 #[derive(Debug)]
 pub(super) struct Strangers {
     wrong: Buckets<IpAddr>,
@@ -99,7 +99,7 @@ impl Strangers {
         Self { wrong: Buckets::new(per_s, burst), known: RwLock::default(), hasher: RandomState::new() }
     }
 
-    /// Remembers a key that was good.
+    /// Remembers a valid key.
     pub(super) fn is_known(&self, key: &str) {
         let key = self.hasher.hash_one(key);
         if self.known.read().contains(&key) {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(buckets.take("b", start), Ok(()), "each has its own");
         assert_eq!(buckets.take("a", start + wait), Ok(()));
         assert!(buckets.take("a", start + wait).is_err());
-        // However long nothing was asked, there is no more than a burst.
+        // After any pause there is at most one burst.
         let later = start + Duration::from_secs(3600);
         assert_eq!((0..10).filter(|_| buckets.take("a", later).is_ok()).count(), 3);
         let free = Buckets::new(0, 0);

@@ -1,4 +1,4 @@
-//! What an operator sets about limits.
+//! An operator's settings of limits.
 
 use coffer_core::settings::{ByteSize, Period};
 use coffer_shares::PoolSettings;
@@ -6,16 +6,16 @@ use coffer_store::Quotas;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `[limits]`: what projects may use unless an operator gave them quotas of their own, how fast keys may ask,
-/// and how long what is over is kept.
+/// `[limits]`: default quotas of projects, request rates of keys, and how long records are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitSettings {
-    /// How long a sandbox made by `/api/v1` lives unless its request or its project says otherwise.
+    /// How long a sandbox created by `/api/v1` lives unless its request or its project says otherwise.
     pub sandbox_ttl: Period,
-    /// How often old records are looked for.
+    /// How often old records are deleted.
     pub sweep_every: Period,
-    /// While the server's directory has less free than this, pushes and uploads are refused; 0 is no floor.
+    /// While the server's directory has less free space than this, pushes and uploads are refused; 0 turns
+    /// this off.
     pub min_free_disk: ByteSize,
     pub quotas: QuotaSettings,
     pub rates: RateSettings,
@@ -23,54 +23,55 @@ pub struct LimitSettings {
     pub retention: RetentionSettings,
 }
 
-/// `[limits.quotas]`: what each project may use at a time; 0 is no limit.
+/// `[limits.quotas]`: what each project may use at a time; 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuotaSettings {
-    /// Sandboxes that run. Paused ones count only by their disk.
+    /// Running sandboxes. Paused ones count only by their disk.
     pub sandboxes: u32,
-    /// Processors of sandboxes that run.
+    /// Processors of running sandboxes.
     pub cpus: u32,
-    /// Memory of sandboxes that run.
+    /// Memory of running sandboxes.
     pub memory: ByteSize,
     /// Disk of all sandboxes, paused ones included.
     pub disk: ByteSize,
     /// Live forks of all sandboxes together.
     pub forks: u32,
-    /// What repositories, Git LFS and artifacts keep together.
+    /// Storage of repositories, Git LFS and artifacts together.
     pub storage: ByteSize,
 }
 
-/// `[limits.rates]`: how fast each key may ask, on this server; 0 is as fast as it likes. A burst is what may
-/// come at once after a pause.
+/// `[limits.rates]`: how many requests each key may send, on this server; 0 means no limit. A burst is how
+/// many may come at once after a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateSettings {
-    /// Requests a second.
+    /// Requests per second.
     pub requests_per_s: u32,
     /// Requests at once after a pause.
     pub requests_burst: u32,
-    /// Requests that make sandboxes; they do not count as others.
+    /// Requests per second that create sandboxes; they do not count as other requests.
     pub creates_per_s: u32,
-    /// Of those, at once after a pause.
+    /// Requests at once that create sandboxes, after a pause.
     pub creates_burst: u32,
-    /// Wrong keys from one address. Keys that were good once are not turned away with them.
+    /// Wrong keys per second from one address. Keys that were valid before are still accepted from it.
     pub wrong_keys_per_s: u32,
     /// Wrong keys at once after a pause.
     pub wrong_keys_burst: u32,
 }
 
-/// `[limits.retention]`: how long what is over is kept, unless a project says otherwise. How long output is
-/// kept is in `[output]`.
+/// `[limits.retention]`: how long records are kept, unless a project says otherwise. `[output]` has the times
+/// for output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetentionSettings {
-    /// Sandboxes that have ended are forgotten after this, with their history; those whose output is kept
-    /// stay as long as it. So are runs, with their steps, and competitions; what a task's attempts came to stays.
+    /// Ended sandboxes are deleted after this, with their history; those with stored output stay as long as
+    /// it. Ended runs, with their steps, and competitions are deleted too; the results of a task's attempts
+    /// stay.
     pub records: Period,
-    /// Events are removed after this.
+    /// Events are deleted after this.
     pub events: Period,
-    /// The audit log is removed after this.
+    /// Records of the audit log are deleted after this.
     pub audit: Period,
 }
 

@@ -1,4 +1,4 @@
-//! Removes records whose time is over, a few at a time, so that nobody waits for it.
+//! Deletes old records, a few at a time, so that other writes hardly wait.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,11 +13,11 @@ use super::Limiter;
 use super::projects::Kept;
 use coffer_core::clock::now_ms;
 
-/// Rows of a kind that one transaction removes; others wait no longer than for these.
+/// Rows of a kind that one transaction deletes; other writes wait no longer than for these.
 const BATCH: u32 = 500;
-/// Transactions for one project in one sweep. What is left then is for the next.
+/// Transactions for one project in one sweep. The next sweep continues.
 const MOST_BATCHES: u32 = 100;
-/// Between two of them, so that a long sweep takes a small share of the database.
+/// Pause between two of them, so that a long sweep takes a small share of the database.
 const BREATHER: Duration = Duration::from_millis(20);
 const PROJECTS: u32 = 200;
 
@@ -39,7 +39,10 @@ pub(super) async fn keep_sweeping(limiter: Arc<Limiter>, store: Store, stop: Can
             Err(StoreError::Closed) => return,
             Err(error) => {
                 limiter.counts.failed_sweeps.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!("old records stay until the next sweep: {}", coffer_core::chain(&error));
+                tracing::warn!(
+                    "could not delete old records, trying again at the next sweep: {}",
+                    coffer_core::chain(&error)
+                );
             }
         }
     }
@@ -101,7 +104,7 @@ async fn sweep_one(
             runs,
             competitions,
             patches,
-            "old records of {whose} were removed"
+            "deleted old records of {whose}"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Old logs: compressed, then deleted.
+//! Compresses old logs, then deletes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use super::Output;
 use coffer_core::clock::now_ms;
 
 const ROUND: Duration = Duration::from_secs(60);
-/// Segments in a step; a round takes as many steps as it needs.
+/// Segments per step; a round takes as many steps as it needs.
 const STEP: u32 = 64;
 
-/// Goes round until the server stops.
+/// Runs rounds until the server stops.
 pub(super) async fn keep_house(output: Arc<Output>) {
     loop {
         if let Err(error) = output.tidy().await {
-            tracing::warn!("old output stays for now: {}", coffer_core::chain(&error));
+            tracing::warn!("could not tidy old output, trying again: {}", coffer_core::chain(&error));
         }
         tokio::select! {
             () = output.stop.cancelled() => return,
@@ -28,7 +28,7 @@ pub(super) async fn keep_house(output: Arc<Output>) {
 }
 
 impl Output {
-    /// One round: ends executions whose sandbox is over, compresses, deletes.
+    /// One round: ends executions of ended sandboxes, compresses, deletes.
     async fn tidy(&self) -> Result<(), StoreError> {
         for sandbox in self.store.sandboxes_with_lost_executions().await? {
             let status = "its sandbox ended";
@@ -44,7 +44,7 @@ impl Output {
         Ok(())
     }
 
-    /// Brings all segments of that state and age into the next, some at a time.
+    /// Moves all segments of this state and age to the next state, some at a time.
     async fn each(
         &self,
         project: Option<ProjectId>,
@@ -59,7 +59,7 @@ impl Output {
                 SegmentState::Pruned => self.prune(segments).await?,
                 SegmentState::Plain | SegmentState::Archived => self.compress(segments).await?,
             };
-            // Those that could not be done would come again at once.
+            // Segments that failed would be found again at once.
             if found < STEP as usize || done < found || self.stop.is_cancelled() {
                 return Ok(());
             }
@@ -81,7 +81,7 @@ impl Output {
             }
         }
         self.store.change_segments(done.clone()).await?;
-        // Only now: readers find one of the two at any time.
+        // Delete the plain files only now: readers find one of the two at any time.
         for segment in &done {
             let still =
                 self.store.segments(&self.store.operator(), segment.sandbox, segment.end() - 1, 1).await?;
@@ -113,12 +113,12 @@ impl Output {
         Ok(count)
     }
 
-    /// Deletes the oldest segments of a sandbox until the others have at most `most` bytes, and says how
+    /// Deletes the oldest segments of a sandbox until the others have at most `most` bytes, and returns how
     /// many they have.
     pub(super) async fn prune_oldest(&self, sandbox: SandboxId, most: i64) -> Result<i64, StoreError> {
         let mut segments = self.store.segments_on_disk(sandbox).await?;
         let mut left: i64 = segments.iter().map(|segment| segment.file_bytes).sum();
-        // The last is being written to.
+        // The last one is being written.
         segments.pop();
         let mut surplus = Vec::new();
         for segment in segments {

@@ -7,7 +7,7 @@ use coffer_store::{SegmentRow, SegmentState};
 use super::files::Addition;
 use super::record::{Kind, LogRecord, MOST_DATA};
 
-/// A segment that has so much is followed by another.
+/// The size at which a new segment begins.
 const SEGMENT: i64 = 1 << 20;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Batch {
     /// The record that may still grow.
     open: Option<Open>,
     pub(super) additions: Vec<Addition>,
-    /// The segments that were added to, as they are with the additions.
+    /// The changed segments, including the additions.
     pub(super) segments: Vec<SegmentRow>,
     pub(super) records: Vec<LogRecord>,
 }
@@ -33,7 +33,7 @@ struct Open {
 }
 
 impl Batch {
-    /// Goes on after `segment`.
+    /// Continues after `segment`.
     pub(super) const fn new(sandbox: SandboxId, project: ProjectId, segment: Option<SegmentRow>) -> Self {
         Self {
             sandbox,
@@ -50,12 +50,12 @@ impl Batch {
         self.open.is_none() && self.records.is_empty()
     }
 
-    /// Where the next record will stand; it is no earlier if one is still open.
+    /// The position of the next record; an open record may move it further.
     pub(super) fn position(&self) -> i64 {
         self.segment.as_ref().map_or(0, SegmentRow::end)
     }
 
-    /// Output that goes on where the last left off becomes one record with it.
+    /// Appends output; output that continues the last record is merged into it.
     pub(super) fn add(
         &mut self,
         kind: Kind,
@@ -87,7 +87,7 @@ impl Batch {
         }
     }
 
-    /// Ends the last record; what was added is then complete.
+    /// Ends the last record and completes the additions.
     pub(super) fn close(&mut self) {
         let Some(Open { kind, execution, offset, time_ms, data }) = self.open.take() else { return };
         let segment = match self.segment.take() {
@@ -133,13 +133,13 @@ impl Batch {
         self.records.push(record);
     }
 
-    /// Where the log ends with all that was added.
+    /// The last segment, including all additions.
     pub(super) fn into_segment(self) -> Option<SegmentRow> {
         self.segment
     }
 }
 
-/// Lengths in memory are far below what a position can hold.
+/// Lengths in memory are far below the range of a position.
 fn length(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
 //! Follows agentd's journal.
 //!
-//! A sandbox costs a task and a connection only while something runs in it or was just asked of it: nothing
-//! starts in a sandbox that the proxy or our own API did not pass on, and both wake the follower. The first
-//! look comes a moment after, so that whoever waits for first output has the processor.
+//! A sandbox costs a task and a connection only while something runs in it or was just requested: every
+//! process starts through the proxy or our own API, and both wake the follower. The first read comes a moment
+//! later, so that a client that waits for first output has the processor.
 
 use std::collections::hash_map::Entry;
 use std::io;
@@ -31,39 +31,38 @@ use coffer_core::clock::now_ms;
 use coffer_guest as agent;
 use coffer_guest::AgentError;
 
-/// From the first use to the first look.
+/// From the first use to the first read.
 const SETTLE: Duration = Duration::from_millis(300);
-/// Between looks while there is something to see: output comes in pieces, and each look costs a sync.
+/// Between reads while there is output: it comes in pieces, and each read costs a sync.
 const GATHER: Duration = Duration::from_millis(100);
 /// The same while pages are full.
 const HURRY: Duration = Duration::from_millis(5);
 
-/// How long agentd lets us wait: while something runs, while something may start, and while output is
-/// held back.
+/// How long a read may wait in agentd: while something runs, and while something may start.
 const WAIT_RUNNING_S: u64 = 30;
 const WAIT_IDLE_S: u64 = 10;
 const WAIT_HELD_S: u64 = 1;
-/// A sandbox where nothing runs and that nobody used for so long is left alone.
+/// A sandbox where nothing runs and that was unused for this long is no longer followed.
 const LINGER_MS: i64 = 8000;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// After a failure; doubled with each further one up to the other.
+/// Pause after a failure; doubles with each further one, up to the maximum.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(30);
 
-/// What a sandbox may tell, which may be anything.
+/// Bounds of a journal page, which a sandbox can fill with anything.
 const MOST_RECORDS: usize = 4096;
 const MOST_RUNNING: usize = 4096;
 const MOST_EXECUTIONS: usize = 100_000;
 
-/// A page of so many records, or of so many bytes, is one of several.
+/// A page with this many records, or bytes, is probably followed by more.
 const A_FULL_PAGE: usize = 1000;
 const A_LARGE_PAGE: usize = 512 << 10;
 
-/// Pages that are read for somebody who waits.
+/// Most pages read for a waiting client.
 const MOST_PAGES: usize = 16;
 const LAST_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Why a journal was not put on record.
+/// Why a journal page was not recorded.
 #[derive(Debug, thiserror::Error)]
 enum CollectError {
     #[error(transparent)]
@@ -76,7 +75,7 @@ enum CollectError {
     Store(#[from] StoreError),
 }
 
-/// What a look found.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
     Nothing,
@@ -88,7 +87,7 @@ enum Look {
 type Guard = OwnedMutexGuard<Option<State>>;
 
 impl Output {
-    /// The sandbox is used, so its journal is worth following.
+    /// Follows the journal of a sandbox, because it is being used.
     pub fn wake(self: &Arc<Self>, record: &Arc<impl Subject>) {
         if record.follow().begin() {
             let (output, record) = (self.clone(), record.clone());
@@ -117,7 +116,7 @@ impl Output {
                     if !busy && record.activity().idle_ms() >= LINGER_MS {
                         break;
                     }
-                    // Agentd waits by itself, or should.
+                    // agentd should wait by itself; if it does not, wait here.
                     if asked.elapsed() < AGAIN {
                         self.pause(AGAIN, Some(&gone)).await;
                     }
@@ -126,7 +125,7 @@ impl Output {
                     let pause = AGAIN.saturating_mul(1 << failures).min(AGAIN_AT_MOST);
                     failures = (failures + 1).min(8);
                     if !gone.is_cancelled() {
-                        tracing::debug!(sandbox.id = %record.id(), "output is not read for a moment: {}", chain(&error));
+                        tracing::debug!(sandbox.id = %record.id(), "could not read output, trying again: {}", chain(&error));
                     }
                     self.pause(pause, Some(&gone)).await;
                     continue;
@@ -135,7 +134,7 @@ impl Output {
             failures = 0;
         }
         record.follow().end();
-        // Whoever came just before that took us to be still at it.
+        // A caller that woke the sandbox just before this saw it still being followed.
         if record.run().is_some() && record.activity().idle_ms() < LINGER_MS && !self.stop.is_cancelled() {
             self.wake(&record);
         }
@@ -150,7 +149,7 @@ impl Output {
         }
     }
 
-    /// Waits for something in the journal and puts it on record.
+    /// Waits for records in the journal and stores them.
     async fn look(
         self: &Arc<Self>,
         record: &Arc<impl Subject>,
@@ -160,7 +159,7 @@ impl Output {
         let (from, wait_s) = {
             let mut state = record.follow().state.clone().lock_owned().await;
             match &*state {
-                // The first answer tells which start of agentd it is.
+                // The first answer identifies the start of agentd.
                 None => {
                     *state = Some(self.load(record).await?);
                     (0, 0)
@@ -178,7 +177,7 @@ impl Output {
         };
         let state = record.follow().state.clone().lock_owned().await;
         let look = self.clone().record_page(record.clone(), state, page, Rest::Hold);
-        // To its end, whatever becomes of us: half a write must not be read over.
+        // Finish it even if this task is dropped: a half-written page must not be read again.
         let (look, ack) =
             self.tasks.spawn(look).await.unwrap_or(Err(CollectError::Nonsense("it broke the reader")))?;
         if let Some(ack) = ack {
@@ -187,7 +186,7 @@ impl Output {
         Ok(look)
     }
 
-    /// Puts on record what the journal has now, for somebody who is about to read it.
+    /// Stores what the journal has now, for a client that is about to read it.
     pub async fn catch_up(self: &Arc<Self>, record: &Arc<impl Subject>, patience: Duration) {
         let Some((socket, gone)) = record.run() else { return };
         self.wake(record);
@@ -213,11 +212,11 @@ impl Output {
             () = gone.cancelled() => return,
         };
         if let Ok(Err(error)) = read {
-            tracing::debug!(sandbox.id = %record.id(), "output is not up to date: {}", chain(&error));
+            tracing::debug!(sandbox.id = %record.id(), "could not read the newest output: {}", chain(&error));
         }
     }
 
-    /// Reads what a sandbox has to tell before it ends, within a moment.
+    /// Reads the rest of a sandbox's journal before it ends, within a moment.
     pub async fn last_words(&self, record: &impl Subject) -> Vec<JournalPage> {
         let socket = record.last_socket().filter(|_| record.follow().was_used());
         let Some(socket) = socket else { return Vec::new() };
@@ -238,13 +237,13 @@ impl Output {
         pages
     }
 
-    /// Puts a sandbox's last words on record, and that nothing runs in it any more.
+    /// Stores the last pages of a sandbox's journal, and records that nothing runs in it any more.
     pub async fn conclude(self: &Arc<Self>, record: &Arc<impl Subject>, pages: Vec<JournalPage>) {
         if !record.follow().was_used() {
             return;
         }
         let (output, record) = (self.clone(), record.clone());
-        // To its end, though a stop may not wait for it.
+        // Finish it, though a stop may not wait for it.
         let concluding = self.tasks.spawn(async move { output.conclude_now(&record, pages).await });
         let _ = concluding.await;
     }
@@ -254,7 +253,7 @@ impl Output {
             && let Some(State { boot: Some(boot), next, .. }) = &*record.follow().state.lock().await
             && let Ok(boot) = u64::try_from(*boot)
         {
-            // It says nothing any more; what was held back is still to be written.
+            // agentd sends no more; held-back output is still to be written.
             pages.push(JournalPage { records: Vec::new(), next: *next, dropped: 0, boot });
         }
         let mut pages = pages.into_iter().peekable();
@@ -263,7 +262,7 @@ impl Output {
             let state = record.follow().state.clone().lock_owned().await;
             let taken = self.clone().record_page(record.clone(), state, page, rest).await;
             if let Err(error) = taken {
-                tracing::warn!(sandbox.id = %record.id(), "last output is lost: {}", chain(&error));
+                tracing::warn!(sandbox.id = %record.id(), "could not store the last output: {}", chain(&error));
                 break;
             }
         }
@@ -275,11 +274,11 @@ impl Output {
         let ended = self.store.end_executions(record.id(), None, ExecutionState::Lost, status, now_ms());
         if let Err(error) = ended.await {
             // The sweep finds them.
-            tracing::warn!(sandbox.id = %record.id(), "executions are not on record as over: {error}");
+            tracing::warn!(sandbox.id = %record.id(), "could not record executions as ended: {error}");
         }
     }
 
-    /// Where to read on. A journal that is not known yet is read from its beginning.
+    /// The position to read from. An unknown journal is read from its beginning.
     async fn position(&self, record: &impl Subject) -> u64 {
         record
             .follow()
@@ -310,7 +309,7 @@ impl Output {
         if let Some(newest) = &mut segment
             && !self.files.is_whole(newest).await
         {
-            // Compressed, deleted or damaged: the log goes on in the next one.
+            // It is compressed, deleted or damaged: the log continues in the next segment.
             newest.state = SegmentState::Pruned;
         }
         Ok(State {
@@ -325,7 +324,7 @@ impl Output {
         })
     }
 
-    /// Puts a page on record, and says what agentd need not keep. After a failure all is read again.
+    /// Stores a page, and returns what agentd may drop. After a failure everything is read again.
     async fn record_page(
         self: Arc<Self>,
         record: Arc<impl Subject>,
@@ -333,15 +332,16 @@ impl Output {
         page: JournalPage,
         rest: Rest,
     ) -> Result<(Look, Option<JournalAck>), CollectError> {
-        // What a project writes must not keep every thread busy with looking for secrets in it.
+        // One project's output must not keep every thread busy with redaction.
         let _place = self.redaction.take(record.project()).await.map_err(io::Error::other)?;
         let mut state = match guard.take() {
             Some(state) => state,
             None => self.load(&record).await?,
         };
-        let boot = i64::try_from(page.boot).map_err(|_| CollectError::Nonsense("its start is no number"))?;
+        let boot =
+            i64::try_from(page.boot).map_err(|_| CollectError::Nonsense("its start is not a number"))?;
         let next =
-            i64::try_from(page.next).map_err(|_| CollectError::Nonsense("its position is no number"))?;
+            i64::try_from(page.next).map_err(|_| CollectError::Nonsense("its position is not a number"))?;
         if page.records.len() > MOST_RECORDS {
             return Err(CollectError::Nonsense("the page is too long"));
         }
@@ -354,7 +354,7 @@ impl Output {
             most: i64::try_from(self.settings.most_per_execution.as_bytes()).unwrap_or(i64::MAX),
         };
         if state.boot != Some(boot) {
-            // Another agentd: what ran under the one before it is gone.
+            // Another agentd: the processes of the earlier one are gone.
             let lost: Vec<Running> = state.running.drain().map(|(_, running)| running).collect();
             for running in lost {
                 intake.lose(running);
@@ -362,7 +362,7 @@ impl Output {
             let skipped = std::mem::take(&mut state.next);
             state.boot = Some(boot);
             if skipped > 0 && page.records.first().is_none_or(|first| first.offset > 0) {
-                // It was asked for what only the other had.
+                // The request was for a position of the earlier agentd.
                 self.commit(&record, &mut state, intake, boot, 0).await?;
                 *guard = Some(state);
                 return Ok((Look::More, None));
@@ -408,9 +408,9 @@ impl Output {
         boot: i64,
     ) -> Result<(), CollectError> {
         let JournalRecord { offset, time_ms, pid, what } = item;
-        // The sandbox's clock is its own.
+        // Do not trust the sandbox's clock.
         let time_ms = time_ms.clamp(0, now_ms());
-        // Read again: only what was held back of it is not on record.
+        // Read again: only the held-back part of it is not stored yet.
         let again = offset < state.next;
         match what {
             ProcessFact::Output { stream, position, data } => {
@@ -420,7 +420,7 @@ impl Output {
                     if again {
                         return Ok(());
                     }
-                    // Its start was dropped.
+                    // agentd dropped its start record.
                     let new = new_execution(String::new(), None, None);
                     self.begin(
                         record,
@@ -459,7 +459,7 @@ impl Output {
         Ok(())
     }
 
-    /// An execution that our own API asked for and that has no process yet.
+    /// An execution that our own API announced and that has no process yet.
     async fn announced(
         &self,
         record: &impl Subject,
@@ -468,7 +468,7 @@ impl Output {
         if let Some(new) = record.follow().forget(id) {
             return Ok(Some(new));
         }
-        // Announced by a server before this one, perhaps.
+        // An earlier server may have announced it.
         let row = self.store.execution(&self.store.operator(), id).await?;
         let row = row.filter(|row| {
             row.sandbox == record.id() && row.state == ExecutionState::Running && row.process.is_none()
@@ -507,7 +507,7 @@ impl Output {
         state.running.insert(process.pid, Running::new(row));
     }
 
-    /// Syncs the batch, then puts it on record.
+    /// Syncs the batch, then records it.
     async fn commit(
         &self,
         record: &impl Subject,
@@ -552,7 +552,7 @@ impl Output {
     }
 }
 
-/// What a record tells, in bytes.
+/// The payload of a record in bytes.
 fn size(record: &JournalRecord) -> usize {
     match &record.what {
         ProcessFact::Output { data, .. } => data.len(),

@@ -1,7 +1,7 @@
 //! The files of the output log: `<dir>/<sandbox>/<number>.log`, or `.zst` once compressed.
 //!
-//! Nothing is held open between two calls, so a thousand sandboxes cost no descriptor. The index in the
-//! database says how much of a file counts; what a crash left beyond is cut by the next write.
+//! No file stays open between two calls, so a thousand sandboxes cost no descriptor. The index in the database
+//! says how much of a file counts; the next write truncates what a crash left beyond that.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -24,16 +24,16 @@ const LEVEL: i32 = 3;
 pub(super) struct Addition {
     pub sandbox: SandboxId,
     pub number: i64,
-    /// Where in the file they go: what the index says is there already.
+    /// The offset in the file: the length that the index has.
     pub at: u64,
     pub bytes: Vec<u8>,
 }
 
-/// What there is of a segment.
+/// The contents of a segment.
 #[derive(Debug)]
 pub(super) enum Contents {
     Here(Bytes),
-    /// The index says that it is there, and it is not.
+    /// The index has it, but the file is missing.
     Missing,
 }
 
@@ -61,12 +61,12 @@ impl Files {
             .unwrap_or_else(|panic| Err(io::Error::other(panic)))
     }
 
-    /// Writes and syncs.
+    /// Writes and syncs the additions.
     pub(super) async fn append(&self, whose: ProjectId, additions: Vec<Addition>) -> io::Result<()> {
         self.call(whose, move |dir| additions.iter().try_for_each(|addition| append(dir, addition))).await
     }
 
-    /// Whether the file of a segment has all that the index says.
+    /// Whether the file of a segment is as long as the index says.
     pub(super) async fn is_whole(&self, segment: &SegmentRow) -> bool {
         let path = plain(&self.dir, segment.sandbox, segment.number);
         let bytes = segment.bytes;
@@ -81,7 +81,7 @@ impl Files {
             return Ok(Contents::Missing);
         }
         self.call(segment.project, move |dir| {
-            // Whatever the index said when it was asked: it may have been compressed since.
+            // Try both forms: it may have been compressed since the index was read.
             let contents = match read_plain(&plain(dir, sandbox, number), bytes) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     read_compressed(&compressed(dir, sandbox, number), bytes)
@@ -100,7 +100,7 @@ impl Files {
         .await
     }
 
-    /// Writes the compressed form beside the plain one, and says how long it is.
+    /// Writes the compressed form next to the plain one, and returns its length.
     pub(super) async fn compress(&self, segment: &SegmentRow) -> io::Result<i64> {
         let (sandbox, number, bytes) = (segment.sandbox, segment.number, segment.bytes);
         self.call(segment.project, move |dir| {
@@ -119,19 +119,19 @@ impl Files {
         .await
     }
 
-    /// Deletes the plain form, whose compressed one is on record.
+    /// Deletes the plain form, after the compressed one was recorded.
     pub(super) async fn delete_plain(&self, segment: &SegmentRow) -> io::Result<()> {
         let (sandbox, number) = (segment.sandbox, segment.number);
         self.call(segment.project, move |dir| gone(fs::remove_file(plain(dir, sandbox, number)))).await
     }
 
-    /// Deletes all of a segment, and the sandbox's directory with the last.
+    /// Deletes a segment, and the sandbox's directory with the last one.
     pub(super) async fn delete(&self, segment: &SegmentRow) -> io::Result<()> {
         let (sandbox, number) = (segment.sandbox, segment.number);
         self.call(segment.project, move |dir| {
             gone(fs::remove_file(plain(dir, sandbox, number)))?;
             gone(fs::remove_file(compressed(dir, sandbox, number)))?;
-            // Fails while there is something in it.
+            // Fails while the directory is not empty.
             let _ = fs::remove_dir(dir.join(sandbox.to_string()));
             Ok(())
         })
@@ -171,7 +171,7 @@ fn append(dir: &Path, addition: &Addition) -> io::Result<()> {
     if length < addition.at {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a segment of the output log is too short"));
     }
-    // What an earlier server wrote and did not put on record is still with agentd.
+    // agentd still has what an earlier server wrote without recording it.
     if length > addition.at {
         file.set_len(addition.at)?;
     }

@@ -1,4 +1,4 @@
-//! What is remembered of one sandbox between two looks at its journal.
+//! The state of following one sandbox's journal.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use coffer_wire::agentd::OutputStream;
 
 use super::redact::Redactor;
 
-/// Announced executions that no process came for; far more than anybody has under way.
+/// Most announced executions without a process; far more than any client starts at once.
 const MOST_ANNOUNCED: usize = 1024;
 
-/// Of a live sandbox: whether its journal is being followed, and how far it is read.
+/// For a live sandbox: whether its journal is being followed, and up to where it was read.
 #[derive(Debug, Default)]
 pub struct Follow {
-    /// Whether anything was ever asked of the sandbox.
+    /// Whether the sandbox was ever used.
     used: AtomicBool,
     active: AtomicBool,
-    /// Taken by whoever reads and writes; empty until the first look and after a failure.
+    /// Locked while reading and writing; empty until the first read and after a failure.
     pub(super) state: Arc<tokio::sync::Mutex<Option<State>>>,
     announced: Mutex<HashMap<ExecutionId, NewExecution>>,
 }
 
 impl Follow {
-    /// Says whether a task has to be started for it.
+    /// Returns whether a task has to be started for it.
     pub(super) fn begin(&self) -> bool {
         if self.active.load(Ordering::Relaxed) {
             return false;
@@ -59,24 +59,24 @@ impl Follow {
     }
 }
 
-/// How far a journal is on record, and what runs.
+/// How far a journal is stored, and its running processes.
 #[derive(Debug)]
 pub(super) struct State {
-    /// The start of agentd; none before the first.
+    /// The start of agentd; `None` before the first.
     pub(super) boot: Option<i64>,
-    /// Every record before this is on record.
+    /// Every record before this is stored.
     pub(super) next: u64,
-    /// Whether the journal has to be read from its beginning: what an earlier server held back is there.
+    /// Whether to read the journal from its beginning: it has what an earlier server held back.
     pub(super) is_fresh: bool,
     /// By pid.
     pub(super) running: HashMap<u32, Running>,
-    /// Where the log ends; none where nothing was ever written.
+    /// The end of the log; `None` if nothing was ever written.
     pub(super) segment: Option<SegmentRow>,
     /// Bytes of the log on disk.
     pub(super) on_disk: i64,
-    /// Executions that were taken in.
+    /// The number of executions so far.
     pub(super) seen: usize,
-    /// Looks at the journal in a row that found nothing.
+    /// Consecutive reads that found nothing.
     pub(super) silences: u32,
 }
 
@@ -86,18 +86,18 @@ pub(super) struct Running {
     pub(super) row: ExecutionRow,
     pub(super) main: Stream,
     pub(super) error: Stream,
-    /// Whether it changed since it was put on record.
+    /// Whether it changed since it was recorded.
     pub(super) changed: bool,
 }
 
-/// What a process writes to one descriptor.
+/// One output stream of a process.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) kind: OutputStream,
-    /// Bytes that were taken in.
+    /// Bytes received so far.
     pub(super) taken: i64,
     pub(super) redactor: Redactor,
-    /// The journal's record that the oldest held-back byte came with.
+    /// The journal record that the oldest held-back byte came with.
     pub(super) held_since: Option<u64>,
     pub(super) last_ms: i64,
 }
@@ -129,7 +129,7 @@ impl Running {
 }
 
 impl State {
-    /// The first record that agentd has to keep, given that all before `next` were taken in.
+    /// The first record that agentd has to keep, if all before `next` were received.
     pub(super) fn needed_from(&self) -> u64 {
         let held =
             self.running.values().flat_map(|running| [running.main.held_since, running.error.held_since]);

@@ -1,4 +1,4 @@
-//! What one sandbox must not show, beside the values of its project.
+//! Values to redact for one sandbox, in addition to its project's secrets.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,16 +7,15 @@ use std::sync::Arc;
 use super::Patterns;
 use coffer_core::sync::Mutex;
 
-/// Values that agents at work in a sandbox were given and that are no secrets of the project: those of their own
-/// environment. They are taken out of what this sandbox says, and of nothing else: some of them are words that stand
-/// everywhere.
+/// Values from the environment of agents that work in a sandbox, which are not secrets of the project. They
+/// are redacted only in this sandbox's output, because some of them are common words.
 #[derive(Default)]
 pub struct Hidden(Mutex<Inner>);
 
 #[derive(Default)]
 struct Inner {
     values: BTreeSet<String>,
-    /// The project's patterns, and the same with these values.
+    /// The project's patterns, and the combined patterns.
     made: Option<(Arc<Patterns>, Arc<Patterns>)>,
 }
 
@@ -28,7 +27,7 @@ impl fmt::Debug for Hidden {
 }
 
 impl Hidden {
-    /// Hides these too, from now on.
+    /// Adds values.
     pub fn add<'a>(&self, values: impl IntoIterator<Item = &'a String>) {
         let mut inner = self.0.lock();
         for value in values {
@@ -38,7 +37,7 @@ impl Hidden {
         }
     }
 
-    /// What is looked for in all that the sandbox says.
+    /// The patterns for all output of the sandbox.
     pub(super) fn beside(&self, project: Arc<Patterns>) -> Arc<Patterns> {
         let mut inner = self.0.lock();
         if inner.values.is_empty() {
@@ -69,7 +68,7 @@ mod tests {
         assert!(Arc::ptr_eq(&hidden.beside(project.clone()), &both), "and once for the others");
         hidden.add(["of-the-next".to_string()].iter());
         assert_eq!(hidden.beside(project).redact("of-the-agent, of-the-next"), "[redacted], [redacted]");
-        // The project's secrets are others by now.
+        // The project's secrets have changed.
         let changed = Arc::new(Patterns::new(&["changed"]));
         assert_eq!(
             hidden.beside(changed).redact("changed of-the-project of-the-next"),

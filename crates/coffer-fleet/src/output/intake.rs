@@ -1,4 +1,4 @@
-//! What a page of a journal means for the log: output that is sure, redacted and capped, and how executions ended.
+//! Turns a page of a journal into log records: redacted and capped output, and ends of executions.
 
 use coffer_store::{ExecutionRow, ExecutionState};
 use coffer_wire::agentd::OutputStream;
@@ -10,32 +10,32 @@ use super::record::Kind;
 use super::redact::Patterns;
 use coffer_core::clock::now_ms;
 
-/// Silent looks after which what was held back is let go: soon where it is a few letters, later where it
-/// may be a good part of a secret.
+/// Silent reads after which held-back output is released: soon if it is a few characters, later if it may be
+/// a good part of a secret.
 const SHORT_SILENCE: u32 = 1;
 const LONG_SILENCE: u32 = 15;
 const FEW: usize = 6;
 
-/// Processes of which agentd is told in one answer that their output need not be kept.
+/// Most processes in one answer whose further output agentd need not keep.
 const MOST_MUTED: usize = 1024;
 
-/// How a page is to be taken in.
+/// How to treat held-back output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// What may become a secret is held back.
+    /// Hold back what may become a secret.
     Hold,
-    /// Nothing more comes.
+    /// Release everything: nothing more comes.
     LetGo,
 }
 
-/// One page on its way into the log.
+/// A page on its way into the log.
 pub(super) struct Intake<'a> {
     pub(super) batch: Batch,
     /// Executions that ended.
     pub(super) over: Vec<ExecutionRow>,
     pub(super) mute: Vec<u32>,
     pub(super) patterns: &'a Patterns,
-    /// Kept of one execution.
+    /// Most bytes stored per execution.
     pub(super) most: i64,
 }
 
@@ -56,7 +56,7 @@ impl Intake<'_> {
         let stream = running.stream(kind);
         let known = usize::try_from(stream.taken.saturating_sub(position)).unwrap_or(0);
         if known > 0 {
-            // Some of it, or all, was taken in before.
+            // Some or all of it was received before.
             data = data.get(known..).unwrap_or_default();
             if data.is_empty() {
                 return;
@@ -88,7 +88,7 @@ impl Intake<'_> {
         self.keep(running, kind, &sure, time_ms);
     }
 
-    /// Writes what is sure, up to the cap.
+    /// Writes released output, up to the limit.
     fn keep(&mut self, running: &mut Running, kind: OutputStream, sure: &[u8], time_ms: i64) {
         let room = usize::try_from(self.most - running.row.kept_bytes()).unwrap_or(0);
         let kept = &sure[..sure.len().min(room)];
@@ -106,7 +106,7 @@ impl Intake<'_> {
         }
     }
 
-    /// From here on the execution's output is only counted.
+    /// From here on the execution's output is counted, but not stored.
     fn truncate(&mut self, running: &mut Running, time_ms: i64) {
         if !running.row.truncated {
             running.row.truncated = true;
@@ -121,7 +121,7 @@ impl Intake<'_> {
         }
     }
 
-    /// What the stream wrote up to `position` was dropped before it was read.
+    /// The stream's output up to `position` was dropped before it was read.
     fn gap(&mut self, running: &mut Running, kind: OutputStream, position: i64, time_ms: i64) {
         self.flush(running, kind, time_ms);
         let stream = running.stream(kind);
@@ -139,7 +139,7 @@ impl Intake<'_> {
         progress(running, kind);
     }
 
-    /// Writes what was held back of a stream.
+    /// Writes the held-back output of a stream.
     fn flush(&mut self, running: &mut Running, kind: OutputStream, time_ms: i64) {
         let patterns = self.patterns;
         let stream = running.stream(kind);
@@ -151,7 +151,7 @@ impl Intake<'_> {
         }
     }
 
-    /// Writes what was held back long enough.
+    /// Writes output that was held back long enough.
     pub(super) fn let_go(&mut self, running: &mut Running, rest: Rest, silences: u32) {
         for kind in [running.main.kind, OutputStream::Stderr] {
             let Stream { redactor, last_ms, .. } = running.stream(kind);
@@ -193,13 +193,13 @@ impl Intake<'_> {
         self.over.push(running.row);
     }
 
-    /// Its end was not heard of.
+    /// Records that the end of an execution is unknown.
     pub(super) fn lose(&mut self, mut running: Running) {
         let now = now_ms();
         self.flush_all(&mut running, now);
         let row = &mut running.row;
         row.state = ExecutionState::Lost;
-        row.status = Some("its end was not heard of".into());
+        row.status = Some("its end is unknown".into());
         row.ended_ms = Some(now);
         self.over.push(running.row);
     }
@@ -211,7 +211,7 @@ impl Intake<'_> {
     }
 }
 
-/// Takes over how far a stream is on record: what is held back is not.
+/// Updates how far a stream is stored: held-back output is not.
 fn progress(running: &mut Running, kind: OutputStream) {
     let stream = running.stream(kind);
     let read = stream.taken - i64::try_from(stream.redactor.held()).unwrap_or(0);

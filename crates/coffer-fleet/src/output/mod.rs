@@ -1,4 +1,4 @@
-//! What processes wrote and when they ran, on record.
+//! Stores executions and the output of processes.
 //!
 //! ```text
 //! agentd's journal ──> collector ──> redactor ──> segment files ──> index, executions, events ──> ack
@@ -6,9 +6,9 @@
 //!                       that is in use)
 //! ```
 //!
-//! A sandbox's log is one row of bytes over all its segments, and a position in it names a record for ever:
-//! streams resume by it. The index in the database decides what is there; a crash at any point leaves either
-//! the record or the journal's copy of it.
+//! A sandbox's log is one sequence of bytes over all its segments, and a position in it identifies a record
+//! for ever: streams resume by it. The index in the database decides what exists; a crash at any point leaves
+//! either the record or the journal's copy of it.
 
 mod archive;
 mod batch;
@@ -51,21 +51,21 @@ use coffer_telemetry::Telemetry;
 use files::{Contents, Files};
 use record::Records;
 
-/// The index of a log is read no further, and of the log itself no more is gone through for one answer.
+/// Most segments of an index that are read, and most that are scanned for one answer.
 const MOST_SEGMENTS: u32 = 4096;
 const MOST_SCANNED: usize = 64;
 
-/// `[output]`: what is kept of what processes write, and for how long.
+/// `[output]`: how much output of processes is stored, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutputSettings {
-    /// Kept of one execution; what it writes beyond is only counted.
+    /// Stored output of one execution; the rest is only counted.
     pub most_per_execution: ByteSize,
-    /// Kept of one sandbox; the oldest goes first.
+    /// Stored output of one sandbox; the oldest is deleted first.
     pub most_per_sandbox: ByteSize,
     /// When the log of a sandbox is compressed, counted from its last record.
     pub archive_after: Period,
-    /// When it is deleted, unless the project's retention says otherwise.
+    /// When the log is deleted, unless the project's retention says otherwise.
     pub prune_after: Period,
 }
 
@@ -80,14 +80,14 @@ impl Default for OutputSettings {
     }
 }
 
-/// The values that must not be shown, for each project.
+/// The redaction patterns of each project.
 pub type Values = Arc<dyn Fn(ProjectId) -> Arc<Patterns> + Send + Sync>;
 
 /// The output log of every sandbox.
 pub struct Output {
     store: Store,
     files: Files,
-    /// Pages that are gone through for secrets and written.
+    /// Pages being redacted and written.
     redaction: Shares<ProjectId>,
     settings: OutputSettings,
     values: RwLock<Values>,
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Output {
     }
 }
 
-/// How a log is gone through.
+/// The direction in which a log is read.
 #[derive(Debug, Clone, Copy)]
 pub enum Way {
     Forward { from_ms: Millis },
@@ -112,7 +112,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// Whether there may be something of the segment on the way.
+    /// Whether the segment may have matching records.
     const fn crosses(self, segment: &SegmentRow) -> bool {
         match self {
             Self::Forward { from_ms } => segment.last_ms >= from_ms,
@@ -125,16 +125,16 @@ impl Way {
 #[derive(Debug, Default)]
 pub struct LogPage {
     pub records: Vec<LogRecord>,
-    /// Where to read on.
+    /// The position to continue from.
     pub next: i64,
-    /// Whether there is nothing after it now.
+    /// Whether the log ends there now.
     pub at_end: bool,
-    /// Bytes of the log before the first record that retention or damage has taken.
+    /// Bytes of the log before the first record that were deleted or damaged.
     pub missing: i64,
 }
 
 impl Output {
-    /// Keeps its files in `dir`; all work ends with `stop`.
+    /// Stores its files in `dir`; all work ends with `stop`.
     pub fn new(
         store: Store,
         dir: &Path,
@@ -167,7 +167,7 @@ impl Output {
         self.tasks.spawn(async move { stop.run_until_cancelled(work).await });
     }
 
-    /// Waits for what is being written, after `stop` was cancelled.
+    /// Waits for writes in progress, after `stop` was cancelled.
     pub async fn finish(&self, patience: Duration) {
         self.tasks.close();
         if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
@@ -175,24 +175,24 @@ impl Output {
         }
     }
 
-    /// Has the values of secrets looked up there from now on.
+    /// Sets the source of redaction patterns.
     pub fn look_for(&self, values: Values) {
         *self.values.write() = values;
     }
 
-    /// What must not be shown of a project.
+    /// The redaction patterns of a project.
     pub fn patterns(&self, project: ProjectId) -> Arc<Patterns> {
         let values = self.values.read().clone();
         values(project)
     }
 
-    /// What must not be shown of what a sandbox says.
+    /// The redaction patterns of a sandbox.
     pub fn patterns_in(&self, record: &impl Subject) -> Arc<Patterns> {
         record.hidden().beside(self.patterns(record.project()))
     }
 
-    /// Puts an execution that our own API is about to start on record. agentd is to be given its id as the
-    /// tag of the process.
+    /// Records an execution that our own API is about to start. Its id must be the tag of the process in
+    /// agentd.
     pub async fn announce(
         self: &Arc<Self>,
         record: &Arc<impl Subject>,
@@ -207,7 +207,7 @@ impl Output {
         self.store.begin_execution(row).await
     }
 
-    /// Puts on record that an announced execution did not start.
+    /// Records that an announced execution did not start.
     pub async fn abandon(
         &self,
         record: &impl Subject,
@@ -221,7 +221,7 @@ impl Output {
         ended.await.map(drop)
     }
 
-    /// Shows the log's records to `visit` until it breaks off, from that time on forwards or backwards.
+    /// Passes the log's records to `visit` until it breaks, from a time on, forwards or backwards.
     pub async fn scan(
         &self,
         scope: &impl Scope,
@@ -249,7 +249,7 @@ impl Output {
         Ok(())
     }
 
-    /// Reads up to about `most` bytes of a sandbox's log from that position on.
+    /// Reads up to about `most` bytes of a sandbox's log from a position on.
     pub async fn read(
         &self,
         scope: &impl Scope,
@@ -281,7 +281,7 @@ impl Output {
                     page.next = segment.end();
                     continue;
                 }
-                // Told by the page that begins there.
+                // The page that begins there reports it.
                 page.at_end = false;
                 break;
             };
@@ -298,7 +298,7 @@ impl Output {
                 page.next = record.next;
                 page.records.push(record);
             }
-            // Also where the rest of it is damaged.
+            // Also if the rest of the segment is damaged.
             page.next = segment.end();
         }
         Ok(page)

@@ -1,10 +1,10 @@
-//! One record of the output log, and how it stands in a file.
+//! A record of the output log, and its encoding in a file.
 //!
 //! ```text
 //! length u32 ─ checksum u32 ─ kind u8 ─ stream u8 ─ execution 16 bytes ─ offset u64 ─ time i64 ─ data
 //! ```
 //!
-//! Numbers are little-endian; the length is that of all after the checksum, which covers the same.
+//! Numbers are little-endian. The length and the checksum cover everything after the checksum.
 
 use bytes::Bytes;
 use coffer_core::{ExecutionId, Millis};
@@ -13,38 +13,38 @@ use coffer_wire::agentd::OutputStream;
 const HEAD: usize = 8;
 const BODY: usize = 34;
 
-/// No record holds more; what is longer becomes several.
+/// Most data in a record; longer output becomes several records.
 pub(super) const MOST_DATA: usize = 64 << 10;
 
-/// What a record is about.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// An execution began; the data is its command, and in place of the offset is its pid.
+    /// An execution began; the data is its command, and the offset is its pid.
     Started,
     Output(OutputStream),
     /// An execution ended; the data is JSON with `pid`, `exit_code` and `status`.
     Ended,
-    /// That many bytes, eight of data, were never heard of.
+    /// Lost output; the data is the number of bytes, as 8 bytes.
     Gap(OutputStream),
-    /// All that comes of the execution is only counted.
+    /// Further output of the execution is counted, but not stored.
     Truncated,
 }
 
-/// Something that happened in a sandbox.
+/// A record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Where it stands in the sandbox's log, and where the next one does.
+    /// Its position in the sandbox's log, and that of the next record.
     pub position: i64,
     pub next: i64,
     pub kind: Kind,
     pub execution: ExecutionId,
-    /// Bytes that are kept of the stream before these.
+    /// Stored bytes of the stream before these.
     pub offset: i64,
     pub time_ms: Millis,
     pub data: Bytes,
 }
 
-/// What stands there is no record, or not a whole one.
+/// The bytes are not a complete record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the output log is damaged")]
 pub(super) struct Damaged;
@@ -88,7 +88,7 @@ const fn code(stream: OutputStream) -> u8 {
 }
 
 impl LogRecord {
-    /// Where the `index`th byte of its data stands in the sandbox's log.
+    /// The position of the `index`th byte of its data in the sandbox's log.
     pub fn position_of(&self, index: usize) -> i64 {
         if index >= self.data.len() {
             return self.next;
@@ -96,12 +96,12 @@ impl LogRecord {
         self.position + i64::try_from(HEAD + BODY + index).unwrap_or(0)
     }
 
-    /// Bytes that a gap stands for.
+    /// The number of bytes in a gap.
     pub fn missed_bytes(&self) -> i64 {
         self.data.first_chunk().map_or(0, |bytes| i64::from_le_bytes(*bytes))
     }
 
-    /// Bytes that a record with that much data takes.
+    /// The encoded size of a record with this much data.
     pub const fn size(data: usize) -> usize {
         HEAD + BODY + data
     }
@@ -122,7 +122,7 @@ impl LogRecord {
     }
 }
 
-/// The records of a file that begins at `first_position`, those that end after `from`.
+/// The records of a file that begins at `first_position`, from the first that ends after `from`.
 pub(super) struct Records<'a> {
     file: &'a Bytes,
     at: usize,
@@ -216,7 +216,7 @@ mod tests {
         for from in first.next..second.next {
             assert_eq!(Records::new(&whole, 100, from).collect::<Vec<_>>(), [Ok(second.clone())]);
         }
-        // From within a record it is that record.
+        // A position inside a record selects that record.
         assert_eq!(Records::new(&whole, 100, 101).count(), 2);
         for cut in 1..file.len() {
             let torn = whole.slice(..cut);

@@ -1,24 +1,23 @@
-//! Takes secrets out of what is stored and shown.
+//! Redacts secrets in what is stored and shown.
 //!
-//! Two things are looked for: values that are known (a project's secrets), and what has the shape of a
-//! well-known key. Output comes in pieces, so a [`Redactor`] holds back the end of what it has when that
-//! may still become a match; the pieces' borders change nothing. Overlapping matches are one. What was
-//! encoded on its way is not found.
+//! It looks for known values (a project's secrets), and for text with the shape of a well-known key. Output
+//! comes in pieces, so a [`Redactor`] holds back the end of its input while that may become a match; the
+//! borders of pieces do not matter. Overlapping matches become one. Encoded values are not found.
 
 use std::fmt;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-/// What stands where a secret was.
+/// The replacement for a secret.
 const MARK: &[u8] = b"[redacted]";
 
-/// Shorter values are left alone: they are words that stand everywhere.
+/// Shorter values are not redacted: they may be common words.
 const SHORTEST_VALUE: usize = 6;
 
-/// Never more is held back. It is more than any match, so only matches that overlap without end get here.
+/// Most bytes held back. This is longer than any match, so only endless overlapping matches reach it.
 const MOST_HELD: usize = 64 << 10;
 
-/// A key as its issuer makes them: some letters, then others.
+/// A well-known form of keys: a prefix, then characters of a set.
 struct Shape {
     beginning: &'static str,
     fits: fn(u8) -> bool,
@@ -51,7 +50,7 @@ fn token(byte: u8) -> bool {
 }
 
 const SHAPES: &[Shape] = &[
-    // Our own, and E2B's.
+    // Ours, and E2B's.
     shape("e2b_", alphanumeric, 20),
     shape("coffer_", alphanumeric, 20),
     // GitHub.
@@ -64,7 +63,7 @@ const SHAPES: &[Shape] = &[
     // Amazon.
     Shape { beginning: "AKIA", fits: upper, least: 16, most: 16 },
     Shape { beginning: "ASIA", fits: upper, least: 16, most: 16 },
-    // OpenAI, Anthropic and those who do as they do.
+    // OpenAI, Anthropic and similar ones.
     shape("sk-", dashed, 20),
     // Stripe.
     shape("sk_live_", alphanumeric, 16),
@@ -83,21 +82,21 @@ const SHAPES: &[Shape] = &[
     Shape { beginning: "bearer ", fits: token, least: 16, most: 4096 },
 ];
 
-/// Private keys as they stand in files: all from the first line to the last.
+/// Private keys in PEM files: everything from the first line to the last.
 const BLOCK: &[u8] = b"-----BEGIN ";
 const BLOCK_KIND: &[u8] = b"PRIVATE KEY";
 const BLOCK_END: &[u8] = b"-----END ";
 const LONGEST_KIND: usize = 64;
 const LONGEST_BLOCK: usize = 16 << 10;
 
-/// What is looked for.
+/// What to redact.
 pub struct Patterns {
-    /// The values, then the beginnings of the shapes, then that of a block.
+    /// The values, then the prefixes of the shapes, then that of a block.
     literals: AhoCorasick,
     values: usize,
-    /// The values as they were given.
+    /// The original values.
     given: Vec<Box<[u8]>>,
-    /// All of them in order, to look up whether something is the beginning of one.
+    /// All of them sorted, to look up whether some bytes are a prefix of one.
     sorted: Vec<Box<[u8]>>,
     longest: usize,
 }
@@ -114,29 +113,29 @@ impl Default for Patterns {
     }
 }
 
-/// What a beginning turned out to be.
+/// The result of checking a prefix.
 enum Found {
     No,
-    /// It ends here.
+    /// The match ends here.
     Upto(usize),
-    /// What comes next decides.
+    /// The next bytes decide.
     Open,
 }
 
 impl Patterns {
-    /// Looks for these values beside the well-known shapes.
+    /// Redacts these values and the well-known shapes.
     pub fn new<V: AsRef<[u8]>>(values: &[V]) -> Self {
         let values = values.iter().map(AsRef::as_ref).filter(|value| value.len() >= SHORTEST_VALUE);
         let given: Vec<Box<[u8]>> = values.map(Into::into).collect();
         let mut literals: Vec<Box<[u8]>> = Vec::new();
         for value in &given {
             literals.push(value.clone());
-            // As a terminal shows it.
+            // As a terminal prints it.
             if value.contains(&b'\n') {
                 let lines: Vec<&[u8]> = value.split(|&byte| byte == b'\n').collect();
                 literals.push(lines.join(&b"\r\n"[..]).into());
             }
-            // As it stands in JSON, which is what agents write.
+            // As escaped in JSON, which agents write.
             let quoted = std::str::from_utf8(value).ok().and_then(|text| serde_json::to_string(text).ok());
             if let Some(inner) = quoted.as_ref().and_then(|text| text.get(1..text.len() - 1))
                 && inner.as_bytes() != &**value
@@ -155,7 +154,7 @@ impl Patterns {
         Self { literals, values, given, sorted, longest }
     }
 
-    /// Looks for these values too.
+    /// Adds more values.
     pub fn with<'a>(&self, more: impl IntoIterator<Item = &'a str>) -> Self {
         let mut values: Vec<&[u8]> = self.given.iter().map(|value| &**value).collect();
         for value in more {
@@ -164,14 +163,14 @@ impl Patterns {
         Self::new(&values)
     }
 
-    /// Redacts a text that is whole.
+    /// Redacts a complete text.
     pub fn redact(&self, text: &str) -> String {
         let mut redacted = Vec::with_capacity(text.len());
         self.pass(text.as_bytes(), None, true, &mut redacted);
         String::from_utf8_lossy(&redacted).into_owned()
     }
 
-    /// Redacts as much of `bytes` as is certain and says how much that was; at the end it is all.
+    /// Redacts the part of `bytes` that is certain and returns its length; at the end that is everything.
     fn pass(&self, bytes: &[u8], before: Option<u8>, at_end: bool, into: &mut Vec<u8>) -> usize {
         let mut spans: Vec<(usize, usize)> = Vec::new();
         let mut sure = bytes.len();
@@ -207,7 +206,7 @@ impl Patterns {
                 _ => merged.push((start, end)),
             }
         }
-        // A match that may still grow takes those with it that it touches.
+        // A match that may still grow includes those that it touches.
         if let Some(&(start, _)) = merged.iter().find(|(start, end)| *start < sure && sure < *end) {
             sure = start;
         }
@@ -221,14 +220,14 @@ impl Patterns {
         sure
     }
 
-    /// Whether this is the beginning of something that is looked for.
+    /// Whether this is a prefix of a literal.
     fn begins_one(&self, bytes: &[u8]) -> bool {
         let next = self.sorted.partition_point(|literal| &**literal < bytes);
         self.sorted.get(next).is_some_and(|literal| literal.starts_with(bytes))
     }
 }
 
-/// Whether `rest`, which begins at `at`, makes a key of its beginning.
+/// Whether `rest`, which begins at `at`, completes a key after its prefix.
 fn key(shape: &Shape, rest: &[u8], at_end: bool, at: usize) -> Found {
     let run = rest.iter().take(shape.most).take_while(|&&byte| (shape.fits)(byte)).count();
     if run == rest.len() && run < shape.most && !at_end {
@@ -240,7 +239,7 @@ fn key(shape: &Shape, rest: &[u8], at_end: bool, at: usize) -> Found {
     }
 }
 
-/// Whether `rest`, which begins at `at`, is that of a private key.
+/// Whether `rest`, which begins at `at`, continues a private key block.
 fn block(rest: &[u8], at_end: bool, at: usize) -> Found {
     let open = |otherwise: Found| if at_end { otherwise } else { Found::Open };
     let line = rest.iter().take(LONGEST_KIND).position(|byte| matches!(byte, b'\n' | b'\r'));
@@ -267,12 +266,12 @@ fn block(rest: &[u8], at_end: bool, at: usize) -> Found {
 #[derive(Debug, Default)]
 pub(super) struct Redactor {
     held: Vec<u8>,
-    /// The byte before those that are held.
+    /// The byte before the held-back ones.
     before: Option<u8>,
 }
 
 impl Redactor {
-    /// Takes a piece, and gives what is certain by now.
+    /// Takes a piece, and returns the output that is certain.
     pub(super) fn push(&mut self, patterns: &Patterns, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
         let redacted = self.take(patterns, false);
@@ -282,17 +281,17 @@ impl Redactor {
         [redacted, self.take(patterns, true)].concat()
     }
 
-    /// Gives what was held back: nothing more comes, or not for a while.
+    /// Returns the held-back bytes: nothing more comes, or not for a while.
     pub(super) fn flush(&mut self, patterns: &Patterns) -> Vec<u8> {
         self.take(patterns, true)
     }
 
-    /// How many bytes were taken and not given.
+    /// The number of held-back bytes.
     pub(super) const fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Whether what is held back is the beginning of a private key, of which every line counts.
+    /// Whether the held-back bytes begin a private key, of which every line counts.
     pub(super) fn is_in_a_block(&self) -> bool {
         self.held.starts_with(BLOCK)
     }
@@ -370,7 +369,7 @@ mod tests {
         }
     }
 
-    /// Text that is full of what is looked for, in part and whole.
+    /// Text with many full and partial matches.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             Just("hunter2hunter2".to_owned()),

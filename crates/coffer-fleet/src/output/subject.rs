@@ -1,4 +1,4 @@
-//! A sandbox, as the collector of its output needs it.
+//! A sandbox, as the output collector sees it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ pub trait Subject: Send + Sync + 'static {
     /// The agent that owns it.
     fn agent(&self) -> Option<AgentId>;
     fn activity(&self) -> &Activity;
-    /// How far its journal is read.
+    /// The state of following its journal.
     fn follow(&self) -> &Follow;
     /// What it must not show, in addition to the secrets of its project.
     fn hidden(&self) -> &Hidden;
-    /// Where its agentd answers and what ends its run, while it runs undisturbed.
+    /// The socket of its agentd and the token that ends its run, while it runs undisturbed.
     fn run(&self) -> Option<(PathBuf, CancellationToken)>;
-    /// Where its agentd answers, also while a step that ends its run is under way.
+    /// The socket of its agentd, also while a step that ends its run is in progress.
     fn last_socket(&self) -> Option<PathBuf>;
 }
 

@@ -1,8 +1,7 @@
-//! Readers of a sandbox's log as it grows.
+//! Readers that follow a sandbox's log.
 //!
-//! What was written last is kept in memory while somebody reads it, once for all of them. A reader has only
-//! its position: one that is behind goes to the files, and one that is too slow loses nothing but its
-//! connection.
+//! The newest records are kept in memory while there are readers, once for all of them. A reader has only its
+//! position: one that is behind reads from the files, and one that is too slow loses only its connection.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -16,9 +15,9 @@ use tokio::sync::watch;
 use super::record::LogRecord;
 use super::{LogPage, Output};
 
-/// Kept in memory of each log that is read.
+/// Bytes in memory for each log with readers.
 const KEPT: usize = 1 << 20;
-/// Read from files at a time.
+/// Bytes read from files at a time.
 const PAGE: usize = 256 << 10;
 /// Another server may write the log.
 const LOOK: Duration = Duration::from_secs(30);
@@ -28,7 +27,7 @@ pub(super) type Tails = HashMap<SandboxId, Weak<Tail>>;
 #[derive(Debug)]
 pub(super) struct Tail {
     kept: RwLock<Kept>,
-    /// Where the log ends.
+    /// The end of the log.
     end: watch::Sender<i64>,
 }
 
@@ -39,7 +38,7 @@ struct Kept {
 }
 
 impl Output {
-    /// Hands what was written to those who read along.
+    /// Hands new records to the readers.
     pub(super) fn tell(&self, sandbox: SandboxId, records: Vec<LogRecord>) {
         let tail = {
             let mut tails = self.tails.lock();
@@ -65,7 +64,7 @@ impl Output {
         tail.end.send_replace(end);
     }
 
-    /// Reads a sandbox's log from `from` on and on, or from its end.
+    /// Creates a reader of a sandbox's log from `from`, or from its end.
     pub async fn reader(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -84,7 +83,7 @@ impl Output {
                 }
             }
         };
-        // Before the end is asked for, so that nothing falls between.
+        // Subscribe before asking for the end, so that no record is missed.
         let ends = tail.end.subscribe();
         let position = match from {
             Some(from) => from,
@@ -95,7 +94,7 @@ impl Output {
     }
 }
 
-/// One who reads on and on.
+/// A reader that follows a log.
 #[derive(Debug)]
 pub struct Reader {
     output: Arc<Output>,
@@ -105,17 +104,17 @@ pub struct Reader {
     page: VecDeque<Arc<LogRecord>>,
     tail: Arc<Tail>,
     ends: watch::Receiver<i64>,
-    /// The end of the log, as `ends` had it when a look at the files found nothing more.
+    /// The end of the log, from `ends`, when the files had nothing more.
     read_to_end: Option<i64>,
 }
 
 impl Reader {
-    /// Where it reads on.
+    /// The position of the next record.
     pub const fn position(&self) -> i64 {
         self.position
     }
 
-    /// The next record. Giving up waiting loses nothing.
+    /// The next record. Cancel-safe.
     pub async fn next(&mut self) -> Option<Arc<LogRecord>> {
         loop {
             if let Some(record) = self.on_record().await {
@@ -129,7 +128,7 @@ impl Reader {
         }
     }
 
-    /// The next record of those on record; `None` where all of them were read.
+    /// The next record among those already stored; `None` if all were read.
     pub async fn on_record(&mut self) -> Option<Arc<LogRecord>> {
         loop {
             if let Some(record) = self.page.pop_front() {
@@ -146,7 +145,7 @@ impl Reader {
             let read = self.output.read(&self.scope, self.sandbox, self.position, PAGE).await;
             match read {
                 Ok(LogPage { records, next, .. }) if next > self.position => {
-                    // What is missing is passed over: its place in the log says that it was there.
+                    // Skip missing parts: positions show that they existed.
                     if records.is_empty() {
                         self.position = next;
                     }
@@ -155,14 +154,14 @@ impl Reader {
                 }
                 Ok(_) => {}
                 Err(StoreError::Closed) => {}
-                Err(error) => tracing::warn!("a reader of output tries again: {error}"),
+                Err(error) => tracing::warn!("could not read output, trying again: {error}"),
             }
             self.read_to_end = Some(end);
             return None;
         }
     }
 
-    /// From memory, unless what comes next is no longer there.
+    /// Reads from memory, unless the next record is no longer there.
     fn read_kept(&mut self) -> bool {
         let kept = self.tail.kept.read();
         let Some(first) = kept.records.front().filter(|first| first.position <= self.position) else {

@@ -1,4 +1,4 @@
-//! When a budget warns, and when it is spent. Pure.
+//! Decides when a budget warns, and when it is spent. Pure.
 
 use coffer_core::Millis;
 use coffer_core::event::{BudgetReached, Event};
@@ -11,7 +11,7 @@ const DAY_MS: i64 = 86_400_000;
 /// All of it, in percent.
 const SPENT: i64 = 100;
 
-/// The first day of the period that a time lies in.
+/// The first day of the period of a time.
 pub fn first_day(period: BudgetPeriod, now_ms: Millis) -> i64 {
     let today = now_ms.div_euclid(DAY_MS);
     match period {
@@ -24,7 +24,7 @@ pub fn first_day(period: BudgetPeriod, now_ms: Millis) -> i64 {
     }
 }
 
-/// What is to be told of a budget of which so much is spent, if anything.
+/// The event to emit for a budget with this spending, if any.
 pub fn news(budget: &Budget, first_day: i64, spent_nanos: i64, currency: &str) -> Option<BudgetNews> {
     let terms = &budget.terms;
     let percent = i128::from(spent_nanos) * i128::from(SPENT) / i128::from(terms.amount_nanos.max(1));

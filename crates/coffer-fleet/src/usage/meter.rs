@@ -27,11 +27,11 @@ pub(super) struct Meter {
     agent: Option<AgentId>,
     limits: Limits,
     run: Run,
-    /// Counted and not on record yet, by day.
+    /// Counted but not recorded yet, by day.
     pending: BTreeMap<i64, Amounts>,
-    /// Where the mark is on record.
+    /// The recorded mark.
     mark: Option<Millis>,
-    /// The processor time that the host had counted when it was last looked at.
+    /// The processor time that the host reported last.
     cpu_seen_us: u64,
     over: bool,
 }
@@ -39,9 +39,9 @@ pub(super) struct Meter {
 #[derive(Debug)]
 enum Run {
     No,
-    /// Counted up to this moment.
+    /// Runs; counted up to this moment.
     Yes(Instant),
-    /// An earlier server had it running, counted up to this date.
+    /// Ran under an earlier server, which counted up to this date.
     Maybe(Millis),
 }
 
@@ -62,7 +62,7 @@ impl Meter {
     pub(super) fn adopted(row: &SandboxRow, mark: Option<UsageMark>) -> Self {
         let began = row.lifetime.started_ms;
         let run = match row.state {
-            // What ran before a pause that the mark does not know of is lost, rather than the pause counted.
+            // Time before a pause that the mark does not cover is lost, so that the pause is not counted.
             SandboxState::Running => Run::Maybe(mark.map_or(began, |mark| mark.counted_to_ms.max(began))),
             _ => Run::No,
         };
@@ -91,7 +91,7 @@ impl Meter {
     }
 
     pub(super) fn used(&mut self, cpu_us: u64) {
-        // A smaller counter is that of a new run.
+        // A smaller counter is from a new run.
         let more = if cpu_us >= self.cpu_seen_us { cpu_us - self.cpu_seen_us } else { cpu_us };
         self.cpu_seen_us = cpu_us;
         if more > 0 {
@@ -100,13 +100,13 @@ impl Meter {
         }
     }
 
-    /// Counts up to now, by the clock that never jumps.
+    /// Counts up to now, by the monotonic clock.
     fn settle(&mut self, prices: &UsageSettings) {
         if let Run::Yes(since) = self.run {
             let elapsed = i64::try_from(since.elapsed().as_millis()).unwrap_or(0);
             let now = now_ms();
             self.count(now.saturating_sub(elapsed), now, prices);
-            // Not to now: what is less than a millisecond is counted the next time.
+            // Not to now: fractions of a millisecond are counted next time.
             self.run = Run::Yes(since + Duration::from_millis(u64::try_from(elapsed).unwrap_or(0)));
         }
     }
@@ -118,20 +118,20 @@ impl Meter {
         }
     }
 
-    /// What was counted and is not on record yet, in billionths of the currency.
+    /// Counted but not recorded cost, in billionths of the currency.
     pub(super) fn pending_nanos(&mut self, prices: &UsageSettings) -> i64 {
         self.settle(prices);
         self.pending.values().map(|amounts| amounts.cost_nanos).sum()
     }
 
-    /// What is to be put on record, if anything.
+    /// The charge to record, if any.
     pub(super) fn read(&mut self, sandbox: SandboxId, prices: &UsageSettings) -> Option<Charge> {
         self.settle(prices);
-        // One that never ran leaves nothing behind, a mark neither.
+        // A sandbox that never ran has no charge and no mark.
         if self.pending.is_empty() && !self.over {
             return None;
         }
-        // A mark that stays where it is could not tell two charges apart.
+        // The mark must advance, to tell two charges apart.
         let counted_to_ms = now_ms().max(self.mark.map_or(0, |mark| mark + 1));
         let to = UsageMark { counted_to_ms, cpu_us: i64::try_from(self.cpu_seen_us).unwrap_or(i64::MAX) };
         let days = self.pending.iter().map(|(day, amounts)| (*day, *amounts)).collect();
@@ -139,7 +139,7 @@ impl Meter {
         Some(Charge { sandbox, project, agent, from, to, days, last })
     }
 
-    /// The charge is on record and the mark is there; what was counted meanwhile stays.
+    /// The charge was recorded with this mark; what was counted meanwhile stays.
     pub(super) fn was_read(&mut self, charge: &Charge, mark: Option<Millis>) {
         self.mark = mark;
         for (day, read) in &charge.days {
@@ -156,7 +156,7 @@ impl Meter {
     }
 }
 
-/// What so much time of a sandbox amounts to.
+/// The usage and cost of a sandbox for this much time.
 fn amounts(limits: Limits, ms: i64, prices: &UsageSettings) -> Amounts {
     let seconds = ms as f64 / 1000.0;
     let gib = limits.memory_mib as f64 / 1024.0;

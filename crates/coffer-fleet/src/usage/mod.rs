@@ -1,10 +1,10 @@
-//! What sandboxes use and what that costs.
+//! Usage and cost of sandboxes.
 //!
-//! Each running sandbox has a meter in memory, moved by the steps of its life and read every few seconds
-//! into the store, where a mark says up to when it has been counted. The mark moves with the charge or not
-//! at all, so nothing is counted twice; a crash loses what was not read yet, unless the sandbox runs on: then
-//! the next server counts from the mark. Time of a sandbox that was found dead after a crash is counted up
-//! to the mark only: nobody knows how long it lived.
+//! Each running sandbox has a meter in memory, which follows its state and is written to the store every few
+//! seconds, with a mark up to which it was counted. The mark moves in the same transaction as the charge, so
+//! nothing is counted twice. A crash loses what was not written yet, unless the sandbox keeps running: then
+//! the next server counts from the mark. A sandbox that is found dead after a crash is counted only up to the
+//! mark, because the time of its death is unknown.
 
 mod budgets;
 mod meter;
@@ -23,19 +23,19 @@ pub use budgets::{first_day, news};
 use meter::Meter;
 pub use meter::Stop;
 
-/// `[usage]`: what sandboxes cost. All prices are 0 by default, and then nothing costs anything.
+/// `[usage]`: prices of sandboxes. All are 0 by default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UsageSettings {
-    /// Price of a processor that a sandbox may use, for each second it runs, used or not.
+    /// Price of a processor of a sandbox for each second it runs, used or not.
     pub cpu_second: f64,
-    /// Price of a GiB of memory that it may use, likewise.
+    /// Price of a GiB of its memory limit for each second it runs, used or not.
     pub memory_gib_second: f64,
     /// Price of the sandbox itself for each second it runs.
     pub sandbox_second: f64,
-    /// What prices are in; a label, nothing is converted.
+    /// The currency of prices; a label, nothing is converted.
     pub currency: String,
-    /// How often usage is put on record and budgets are looked at, in seconds.
+    /// How often usage is recorded and budgets are checked, in seconds.
     pub interval_s: u64,
 }
 
@@ -81,18 +81,18 @@ impl UsageSettings {
     }
 }
 
-/// The meters of all live sandboxes, and what is known of budgets.
+/// The meters of all live sandboxes, and the state of budgets.
 #[derive(Debug)]
 pub struct Usage {
     settings: UsageSettings,
     store: Store,
     meters: Mutex<HashMap<SandboxId, Meter>>,
     spent: RwLock<Spent>,
-    /// One reading at a time: marks move in order.
+    /// Allows one reading at a time: marks move in order.
     reading: tokio::sync::Mutex<()>,
 }
 
-/// How budgets stood when they were last looked at.
+/// The state of budgets at the last check.
 #[derive(Debug, Default)]
 struct Spent {
     budgets: Vec<(Budget, f64)>,
@@ -128,24 +128,24 @@ impl Usage {
         self.meters.lock()
     }
 
-    /// Where the marks of sandboxes are, for [`adopt`](Self::adopt).
+    /// The marks of sandboxes, for [`adopt`](Self::adopt).
     pub async fn marks(&self) -> Result<HashMap<SandboxId, UsageMark>, StoreError> {
         Ok(self.store.usage_marks(&self.store.operator()).await?.into_iter().collect())
     }
 
-    /// A sandbox is on record from before this server; [`confirm`](Self::confirm) says that it runs.
+    /// Adds a sandbox from before this server; [`confirm`](Self::confirm) says that it runs.
     pub fn adopt(&self, row: &SandboxRow, mark: Option<UsageMark>) {
         self.meters().insert(row.id, Meter::adopted(row, mark));
     }
 
-    /// All adopted sandboxes that are on record as running do run.
+    /// Confirms that all adopted sandboxes that are recorded as running do run.
     pub fn confirm(&self) {
         for meter in self.meters().values_mut() {
             meter.confirm(&self.settings);
         }
     }
 
-    /// A sandbox begins to run.
+    /// Counts a sandbox from now on.
     pub fn begin(&self, row: &SandboxRow) {
         self.meters().entry(row.id).or_insert_with(|| Meter::new(row)).begin();
     }
@@ -157,14 +157,14 @@ impl Usage {
         }
     }
 
-    /// What a running sandbox really used.
+    /// Notes the actual use of a running sandbox.
     pub fn sample(&self, sample: &Sample) {
         if let Some(meter) = self.meters().get_mut(&sample.sandbox) {
             meter.used(sample.cpu_us);
         }
     }
 
-    /// Reads all meters into the store and returns what that cost, in the currency.
+    /// Writes all meters to the store and returns the cost of that, in the currency.
     pub async fn read(&self) -> Result<f64, StoreError> {
         let _turn = self.reading.lock().await;
         let charges: Vec<_> = {
@@ -183,7 +183,7 @@ impl Usage {
             let mark = if counted {
                 Some(charge.to.counted_to_ms)
             } else {
-                // The answer to an earlier charge was lost, or another server has it: it is on record.
+                // The answer to an earlier charge was lost, or another server wrote it: it is recorded.
                 tracing::warn!(sandbox.id = %charge.sandbox, "usage of sandbox {} was counted before", charge.sandbox);
                 marks.get(&charge.sandbox).map(|mark| mark.counted_to_ms)
             };
@@ -197,9 +197,9 @@ impl Usage {
         Ok(nanos as f64 / 1e9)
     }
 
-    /// What a sandbox has cost by now, in billionths: on record, and counted since.
+    /// The cost of a sandbox so far, in billionths: recorded, and counted since.
     pub async fn cost_of(&self, scope: &ProjectScope, sandbox: SandboxId) -> Result<i64, StoreError> {
-        // Between a charge and its mark the same amount would be on both sides.
+        // Between a charge and its mark the same amount would be counted twice.
         let _turn = self.reading.lock().await;
         let filter = UsageFilter {
             group: UsageGroup::Sandbox,
@@ -216,7 +216,7 @@ impl Usage {
         Ok(on_record.saturating_add(pending))
     }
 
-    /// Looks at all budgets anew and tells what is new of them.
+    /// Checks all budgets and emits their events.
     pub async fn look_at_budgets(&self, now_ms: coffer_core::Millis) -> Result<(), StoreError> {
         let operator = self.store.operator();
         let mut spent = Spent::default();
@@ -260,7 +260,7 @@ impl Usage {
         }
     }
 
-    /// Budgets and how much of each is spent, 1 being all.
+    /// Budgets with the spent ratio of each; 1 is all.
     pub fn spending(&self) -> Vec<(Budget, f64)> {
         self.spent.read().budgets.clone()
     }
