@@ -1,8 +1,8 @@
-//! Work that agents do, without HTTP: git in sandboxes, tasks and competitions, what follows from events, what is kept.
+//! Agents' work, without HTTP: git in sandboxes, tasks and competitions, followers of events, artifacts.
 //!
-//! [`git`] clones, commits and pushes in sandboxes; [`workshop`] has the moves of an attempt at a task and of a
-//! competition, which `coffer-flow` puts in order. [`reviews`] and [`results`] follow the event log, [`webhooks`] tells
-//! others of it, [`artifacts`] keeps files.
+//! [`git`] clones, commits and pushes in sandboxes; [`workshop`] has the steps of an attempt at a task and of
+//! a competition, which `coffer-flow` executes in order. [`reviews`] and [`results`] follow the event log,
+//! [`webhooks`] sends it to receivers, [`artifacts`] stores files.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

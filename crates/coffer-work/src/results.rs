@@ -1,7 +1,7 @@
-//! What attempts at tasks and competitions came to is kept: the diff of the pull request, and where that is.
+//! Stores the results of attempts and competitions: the diff and the address of the pull request.
 //!
-//! Follows the log for runs that ended well, with a position of its own in the database: a run's artifacts are
-//! kept first and its event is passed then, so a server that dies in between keeps them again, which finds them.
+//! Follows the log for runs that ended well, with its own position in the database. A run's artifacts are
+//! stored before the position moves, so a server that dies in between stores them again, which is idempotent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,17 @@ use coffer_fleet::output::Patterns;
 
 const PAGE: u32 = 200;
 const PROJECTS: u32 = 200;
-/// Nobody waits for it.
+/// No client waits for it.
 const LOOK: Duration = Duration::from_secs(1);
-/// For the forge to tell what changed.
+/// How long to wait for the forge's diff.
 const PATIENCE: Duration = Duration::from_secs(45);
-/// Projects that are looked at together.
+/// Projects handled concurrently.
 const AT_ONCE: usize = 8;
-/// For the server that keeps the repository to keep the diff too; then the place of the pull request alone is kept.
+/// How long to leave the diff to the server that stores the repository; then only the address of the pull
+/// request is stored.
 const LEFT_TO_OTHERS_MS: i64 = 15 * 60 * 1000;
 
-/// Where results come from and go to.
+/// Follows runs and stores their results.
 #[derive(Debug)]
 pub struct Results {
     pub store: Store,
@@ -37,11 +38,11 @@ pub struct Results {
     pub artifacts: Arc<Artifacts>,
 }
 
-/// What a run came to.
+/// The result of a run.
 struct RunResult {
     pull_url: String,
     repository: Option<String>,
-    /// Whose work it is.
+    /// The agent that did the work.
     agent: Option<AgentId>,
 }
 
@@ -75,8 +76,8 @@ impl Results {
         }
     }
 
-    /// Goes on to the next attempt of a project that ended, and keeps that: with a slow forge the others come between.
-    /// Says whether it went on.
+    /// Handles the next ended run of a project; projects take turns, so a slow forge does not block others.
+    /// Returns whether it advanced.
     async fn step(&self, behind: ProjectBehind) -> Result<bool, StoreError> {
         let operator = self.store.operator();
         let scope = operator.acting_for(behind.project, None);
@@ -90,7 +91,7 @@ impl Results {
             None => events.last().map_or(behind.newest, |last| last.sequence),
             Some((event, run)) => match self.keep(&scope, event, run).await? {
                 true => event.sequence,
-                // The server that has the repository is the one to pass it.
+                // The server that has the repository must handle it.
                 false => event.sequence - 1,
             },
         };
@@ -101,7 +102,7 @@ impl Results {
         Ok(true)
     }
 
-    /// Keeps what the run came to that ended. Says no where that is left to another server.
+    /// Stores the result of an ended run. Returns false if another server must do it.
     async fn keep(&self, scope: &ProjectScope, event: &EventRow, run: RunId) -> Result<bool, StoreError> {
         let Some(result) = self.result(scope, run, &event.subject).await? else { return Ok(true) };
         let row = match &result.repository {
@@ -116,7 +117,7 @@ impl Results {
             Some(row) => self.diff(scope, &row, &result.pull_url).await,
             None => None,
         };
-        // What its agent was given, beside the secrets of the project.
+        // The agent's own values are redacted too, in addition to the project's secrets.
         let agent = match result.agent {
             Some(agent) => self.store.agent(scope, agent).await?,
             None => None,
@@ -128,7 +129,7 @@ impl Results {
         Ok(true)
     }
 
-    /// What a run about `subject` came to, where it was an attempt at a task or a competition.
+    /// The result of a run about `subject`, if it was an attempt at a task or a competition.
     async fn result(
         &self,
         scope: &ProjectScope,
@@ -166,18 +167,18 @@ impl Results {
         Ok(entries.into_iter().find(|entry| Some(entry.number) == winner).map(|entry| entry.agent))
     }
 
-    /// What the pull request changes, where the forge tells.
+    /// The diff of the pull request, if the forge returns it.
     async fn diff(&self, scope: &ProjectScope, repository: &RepositoryRow, url: &str) -> Option<String> {
         let number: i64 = url.rsplit('/').next().and_then(|number| number.parse().ok())?;
         let ask = async { self.forges.open(scope, repository, "results").await?.diff(number).await };
         match tokio::time::timeout(PATIENCE, ask).await {
             Ok(Ok(diff)) => Some(diff.patch),
             Ok(Err(error)) => {
-                tracing::warn!("the diff of {url} is not kept: {error}");
+                tracing::warn!("could not store the diff of {url}: {error}");
                 None
             }
             Err(_) => {
-                tracing::warn!("the diff of {url} is not kept: the forge took too long");
+                tracing::warn!("could not store the diff of {url}: the forge took too long");
                 None
             }
         }

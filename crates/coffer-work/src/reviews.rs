@@ -1,8 +1,8 @@
-//! What forges tell about pull requests becomes what their tasks hear.
+//! Turns forges' events about pull requests into messages to their tasks.
 //!
-//! Both kinds of forges tell by events in the project's log: the local one when something is done here, GitHub by its
-//! signed webhooks. This follows the log with a position in the database, so that each event is acted on once
-//! (see `Store::heed_reviews`), whichever server follows and whenever one dies.
+//! Both kinds of forges write events to the project's log: the local one when something happens here, GitHub
+//! by its signed webhooks. This follows the log with a position in the database, so that each event is handled
+//! once (see `Store::heed_reviews`), whichever server follows and whenever one dies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use coffer_fleet::Follower;
 const PAGE: u32 = 200;
 const PROJECTS: u32 = 200;
 const LOOK: Duration = Duration::from_millis(500);
-/// Between two looks, however much is written.
+/// The shortest pause between two reads.
 const BREATHER: Duration = Duration::from_millis(100);
 
 /// Follows until `stop`.
@@ -38,7 +38,7 @@ pub async fn follow(store: Store, tasks: Arc<Tasks>, stop: CancellationToken) {
     }
 }
 
-/// Goes through what has happened. Says how many attempts were begun by it.
+/// Handles new events. Returns how many attempts they started.
 async fn look(store: &Store, stop: &CancellationToken) -> Result<usize, StoreError> {
     let operator = store.operator();
     let mut begun = 0;
@@ -65,7 +65,7 @@ async fn step(store: &Store, behind: ProjectBehind) -> Result<usize, StoreError>
     Ok(store.heed_reviews(&operator, behind, to, heard).await?.unwrap_or(0))
 }
 
-/// What an event means for the task whose pull request it is about, if anything.
+/// The effect of an event on the task of its pull request, if any.
 async fn meaning(
     store: &Store,
     project: ProjectId,
@@ -81,7 +81,7 @@ async fn meaning(
         Event::PullReviewed(made) | Event::PullLineCommented(made) | Event::ForgeCommented(made) => {
             let comment = made.comment_id.to_string();
             let said = store.said_there(&store.operator(), project, &comment).await?;
-            // What agents write is not for agents.
+            // Agents' comments are not passed to agents.
             let said = said.filter(|said| !said.author.starts_with("agent:"));
             said.and_then(|said| {
                 let asks_for_changes = made.verdict == Some(Verdict::RequestChanges);
@@ -149,7 +149,7 @@ async fn meaning(
     })
 }
 
-/// What was written below a pull request on GitHub.
+/// A comment on a pull request on GitHub.
 struct Remark {
     by: GithubBy,
     association: Option<String>,
@@ -160,8 +160,8 @@ struct Remark {
 }
 
 impl Remark {
-    /// What the agent hears, where the author may change the repository: what others write, and what programs do, is for
-    /// people to read. An agent does what it is told.
+    /// The message for the agent, if the author may change the repository. Comments of others and of programs
+    /// are only for people, because an agent follows the text it gets.
     fn heard(self) -> Option<Heard> {
         let is_heard = self.by.sender_type.as_deref() == Some("User")
             && matches!(self.association.as_deref(), Some("OWNER" | "MEMBER" | "COLLABORATOR"));
@@ -173,7 +173,7 @@ impl Remark {
     }
 }
 
-/// What somebody wrote; a review without a word has nothing to tell beyond its verdict.
+/// A comment as a message; a review without text has only its verdict.
 fn spoken(
     source: String,
     author: String,

@@ -1,4 +1,4 @@
-//! Executing the runs of tasks.
+//! Runs the runner of tasks and competitions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use tokio::sync::Notify;
 
 use coffer_telemetry::Telemetry;
 
-/// `[tasks]`: how many attempts at tasks may be under way at once, over all servers of one database. Others are
+/// `[tasks]`: how many attempts at tasks may run at once, over all servers of one database. Others are
 /// queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskSettings {
-    /// Of all projects together.
+    /// In all projects together.
     #[schemars(range(min = 1, max = 10_000))]
     pub in_all: u32,
-    /// Of each project, unless an operator gave it a quota `runs` of its own.
+    /// In each project, unless an operator set its quota `runs`.
     #[schemars(range(min = 1, max = 10_000))]
     pub per_project: u32,
 }
@@ -33,7 +33,7 @@ impl Default for TaskSettings {
     }
 }
 
-/// A workshop of a test's own.
+/// A test's own workshop.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct OtherWorkshop(pub Arc<dyn Workshop>);
@@ -44,7 +44,7 @@ impl fmt::Debug for OtherWorkshop {
     }
 }
 
-/// An arena of a test's own.
+/// A test's own arena.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct OtherArena(pub Arc<dyn Arena>);
@@ -55,7 +55,7 @@ impl fmt::Debug for OtherArena {
     }
 }
 
-/// A kind of runs whose beginnings and ends are counted.
+/// A kind of runs whose starts and ends are counted.
 struct Counted {
     kind: Arc<dyn Kind>,
     telemetry: Arc<Telemetry>,
@@ -88,7 +88,7 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Takes up what was under way, and begins what is queued.
+    /// Continues interrupted runs, and starts queued ones.
     pub async fn start(
         store: Store,
         settings: TaskSettings,
@@ -104,12 +104,12 @@ impl Tasks {
         Ok(Self { wake: runner.waker(), runner: Mutex::new(Some(runner)) })
     }
 
-    /// Has the runner look at once.
+    /// Makes the runner check at once.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Leaves what is under way to whoever comes next.
+    /// Leaves runs in progress to the next server.
     pub async fn finish(&self) {
         let runner = self.runner.lock().take();
         if let Some(runner) = runner {

@@ -1,4 +1,4 @@
-//! The files that contents are in.
+//! The files of artifacts' contents.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -17,15 +17,15 @@ use tokio::time::Instant;
 
 use super::KeepError;
 
-/// What is being written has this after its name.
+/// The suffix of files that are being written.
 const DRAFT: &str = "draft";
-/// Contents that bring nothing for so long are given up.
+/// An upload that stalls for this long is aborted.
 const STALLED: Duration = Duration::from_secs(120);
-/// Contents of any length have so long at first, and must then have come at this many bytes a second.
+/// An upload has this long at first, and must then average this many bytes a second.
 const GRACE: Duration = Duration::from_secs(60);
 const LEAST_RATE: u64 = 32 << 10;
 
-/// How long contents may take.
+/// How long an upload may take.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     grace: Duration,
@@ -33,24 +33,24 @@ struct Pace {
 }
 
 impl Pace {
-    /// Within which more than `size` bytes must have come, or all.
+    /// The time within which more than `size` bytes must have arrived, or all.
     fn time_for(self, size: u64) -> Duration {
         self.grace + Duration::from_secs(size / self.least_rate)
     }
 }
 
-/// Contents that are on disk.
+/// Contents on disk.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) size_bytes: i64,
     pub(super) sha256: String,
 }
 
-/// Something below a project's directory.
+/// A file below a project's directory.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) name: String,
-    /// None for what is no whole artifact.
+    /// `None` if it is not a complete artifact.
     pub(super) artifact: Option<ArtifactId>,
 }
 
@@ -69,7 +69,7 @@ impl Files {
         self.dir.join(project.to_string()).join(artifact.to_string())
     }
 
-    /// Writes contents whole: under another name first, on disk before they have their own.
+    /// Writes contents atomically: to a temporary name, synced, then renamed.
     pub(super) async fn write(
         &self,
         project: ProjectId,
@@ -121,14 +121,14 @@ impl Files {
         Ok(Written { size_bytes, sha256: hex::encode(digest.finalize()) })
     }
 
-    /// The contents, and how long they are.
+    /// The contents and their length.
     pub(super) async fn open(&self, project: ProjectId, artifact: ArtifactId) -> io::Result<(File, u64)> {
         let file = File::open(self.path(project, artifact)).await?;
         let length = file.metadata().await?.len();
         Ok((file, length))
     }
 
-    /// Removes contents, if there are any.
+    /// Deletes contents, if there are any.
     pub(super) async fn remove(&self, project: ProjectId, artifact: ArtifactId) -> io::Result<()> {
         match tokio::fs::remove_file(self.path(project, artifact)).await {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -140,7 +140,7 @@ impl Files {
         tokio::fs::remove_file(self.dir.join(project).join(name)).await
     }
 
-    /// Every file of at least that age, by the name of its project's directory.
+    /// Every file of at least this age, by the name of its project's directory.
     pub(super) async fn older_than(&self, age: Duration) -> io::Result<Vec<(String, Vec<Found>)>> {
         let dir = self.dir.clone();
         let look = tokio::task::spawn_blocking(move || older_than(&dir, age));
@@ -150,7 +150,7 @@ impl Files {
 
 async fn rename(draft: &Path, path: &Path) -> io::Result<()> {
     tokio::fs::rename(draft, path).await?;
-    // The name itself is on disk only when its directory is.
+    // The name itself is durable only after its directory is synced.
     match path.parent() {
         Some(dir) => File::open(dir).await?.sync_all().await,
         None => Ok(()),
@@ -168,7 +168,7 @@ fn older_than(dir: &Path, age: Duration) -> io::Result<Vec<(String, Vec<Found>)>
     let mut all = Vec::new();
     for project in projects {
         let project = project?;
-        // What is not ours is left alone.
+        // Skip files that are not ours.
         let Some(name) = project.file_name().to_str().map(str::to_string) else { continue };
         if name.parse::<ProjectId>().is_err() {
             continue;

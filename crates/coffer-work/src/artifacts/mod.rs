@@ -1,8 +1,8 @@
-//! Artifacts: what runs made and people want to keep.
+//! Artifacts: stored results of runs.
 //!
-//! Contents are files, `<dir>/<project>/<artifact>`; no text of a client is part of a path. A file is whole and on
-//! disk before its row is written, and the row goes before the file: what is on record is there, and what a crash
-//! leaves over is a file without a row, which a look now and then removes.
+//! Contents are files, `<dir>/<project>/<artifact>`; no client's text is part of a path. A file is complete
+//! and on disk before its row is written, and the row is deleted before the file: every listed artifact has
+//! its contents, and a crash leaves at most a file without a row, which a periodic sweep deletes.
 
 mod files;
 
@@ -30,17 +30,17 @@ use coffer_fleet::output::Output;
 use coffer_shares::PoolSettings;
 use files::Files;
 
-/// How often left-over files are looked for, and how old they must be: a row may be about to be written.
+/// How often leftover files are deleted, and their minimum age: a row may be about to be written.
 const COLLECT_EVERY: Duration = Duration::from_secs(3600);
 const ORPHAN_AGE: Duration = Duration::from_secs(3600);
 
-/// `[artifacts]`: what is kept of what runs made.
+/// `[artifacts]`: limits of stored results of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ArtifactSettings {
     /// The largest artifact.
     pub most_per_artifact: ByteSize,
-    /// What all artifacts of a project may have together.
+    /// The total size of a project's artifacts.
     pub most_per_project: ByteSize,
 }
 
@@ -50,7 +50,7 @@ impl Default for ArtifactSettings {
     }
 }
 
-/// What is to be kept, next to its contents.
+/// The metadata of a new artifact.
 #[derive(Debug, Clone)]
 pub struct Label {
     pub kind: ArtifactKind,
@@ -58,22 +58,22 @@ pub struct Label {
     pub content_type: String,
     pub description: String,
     pub links: ArtifactLinks,
-    /// Kept once under this, however often it is tried.
+    /// An artifact with this key is stored once, however often it is tried.
     pub once_key: Option<String>,
     pub actor: String,
 }
 
-/// An artifact was not kept.
+/// Why an artifact was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     #[error("an artifact may have {0} bytes")]
     TooLarge(u64),
-    /// The other side broke off.
+    /// The sender broke off.
     #[error("the contents broke off: {0}")]
     Broken(String),
-    #[error("the contents came too slowly")]
+    #[error("the contents arrived too slowly")]
     TooSlow,
-    /// Others of the project are being written, and go on for long.
+    /// Too many uploads of the project are in progress.
     #[error(transparent)]
     Busy(#[from] Full),
     #[error(transparent)]
@@ -98,10 +98,10 @@ impl From<ChangeError> for KeepError {
     }
 }
 
-/// Why contents cannot be shown.
+/// Why contents cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("it is kept by another installation")]
+    #[error("another installation stores it")]
     Elsewhere,
     #[error("its contents are no longer there")]
     Lost,
@@ -109,7 +109,7 @@ pub enum OpenError {
     Disk(#[source] std::io::Error),
 }
 
-/// Everything that was kept.
+/// The artifacts of this server.
 #[derive(Debug)]
 pub struct Artifacts {
     store: Store,
@@ -118,13 +118,13 @@ pub struct Artifacts {
     settings: ArtifactSettings,
     installation: Option<String>,
     uploads: Shares<ProjectId>,
-    /// What runs made waits for no client.
+    /// Pool for results of runs, separate from clients' uploads.
     texts: Shares<ProjectId>,
     floor: DiskFloor,
 }
 
 impl Artifacts {
-    /// Below `dir`; looks for what a crash left over until `stop`.
+    /// Stores contents below `dir`; deletes leftover files until `stop`.
     pub fn start(
         store: Store,
         output: Arc<Output>,
@@ -142,7 +142,7 @@ impl Artifacts {
         artifacts
     }
 
-    /// Keeps what a stream brings.
+    /// Stores the contents of a stream.
     pub async fn keep(
         &self,
         scope: &ProjectScope,
@@ -154,7 +154,7 @@ impl Artifacts {
         self.write(scope, label, contents).await
     }
 
-    /// Before anything is written: where there is no room, none is needed.
+    /// Checks the limits before writing anything.
     async fn check_room(&self, scope: &ProjectScope) -> Result<(), ArtifactError> {
         let (used, limit) = (self.store.artifact_bytes(scope).await?, self.most_per_project());
         if used >= limit {
@@ -172,7 +172,7 @@ impl Artifacts {
         self.floor.check()?;
         let artifact = ArtifactId::generate();
         let largest = self.settings.most_per_artifact.as_bytes();
-        // Room for what has come, until the row counts it.
+        // Reserve space for the received bytes, until the row counts them.
         let room = self.store.reserve_storage(scope.project(), 1).await?;
         let came = AtomicU64::new(0);
         let metered = contents.then(async |piece| {
@@ -186,13 +186,13 @@ impl Artifacts {
         let contents = ArtifactContents::Kept { size_bytes: written.size_bytes, sha256: written.sha256 };
         let added = self.add(scope, artifact, label, contents).await;
         if !matches!(added, Ok((_, true))) {
-            // Nobody will ask for it; what cannot be removed now is found later.
+            // Nothing refers to it; if it cannot be deleted now, the sweep finds it.
             let _ = self.files.remove(scope.project(), artifact).await;
         }
         Ok(added?.0)
     }
 
-    /// Keeps where something is.
+    /// Stores a link.
     pub async fn keep_link(
         &self,
         scope: &ProjectScope,
@@ -203,7 +203,7 @@ impl Artifacts {
         Ok(self.add(scope, ArtifactId::generate(), label, contents).await?.0)
     }
 
-    /// Keeps a text that a run made, with secrets taken out; once, where the label has a key.
+    /// Stores a text of a run, redacted; once, if the label has a key.
     pub async fn keep_text(
         &self,
         scope: &ProjectScope,
@@ -223,8 +223,8 @@ impl Artifacts {
         self.write(scope, label, stream::iter([Ok(Bytes::from(text))])).await
     }
 
-    /// Keeps what a run came to: its diff, and where its pull request is. However often it is asked, once; what
-    /// cannot be kept is told to the log alone, because the run has done its work.
+    /// Stores the results of a run: its diff, and the address of its pull request. Idempotent. Failures are
+    /// only logged, because the run itself has succeeded.
     pub async fn keep_of_run(
         &self,
         scope: &ProjectScope,
@@ -251,7 +251,7 @@ impl Artifacts {
             kept.push(self.keep_link(scope, label, url.to_string()).await);
         }
         for error in kept.into_iter().filter_map(Result::err) {
-            tracing::warn!("what run {run} made is not kept: {}", coffer_core::chain(&error));
+            tracing::warn!("could not store the results of run {run}: {}", coffer_core::chain(&error));
         }
     }
 
@@ -271,7 +271,7 @@ impl Artifacts {
         i64::try_from(self.settings.most_per_project.as_bytes()).unwrap_or(i64::MAX)
     }
 
-    /// The contents of an artifact that has some.
+    /// The contents of an artifact that has any.
     pub async fn open(&self, row: &ArtifactRow) -> Result<tokio::fs::File, OpenError> {
         if row.installation != self.installation {
             return Err(OpenError::Elsewhere);
@@ -286,7 +286,7 @@ impl Artifacts {
         }
     }
 
-    /// Removes an artifact. Says whether there was one.
+    /// Deletes an artifact. Returns whether there was one.
     pub async fn remove(
         &self,
         scope: &ProjectScope,
@@ -294,7 +294,7 @@ impl Artifacts {
     ) -> Result<bool, coffer_store::StoreError> {
         let Some(row) = self.store.remove_artifact(scope, artifact).await? else { return Ok(false) };
         if let Err(error) = self.files.remove(row.project, row.id).await {
-            tracing::warn!("the contents of artifact {artifact} are removed later: {error}");
+            tracing::warn!("could not delete the contents of artifact {artifact} yet: {error}");
         }
         Ok(true)
     }
@@ -303,8 +303,8 @@ impl Artifacts {
         loop {
             match self.collect(ORPHAN_AGE).await {
                 Ok(0) => {}
-                Ok(removed) => tracing::info!("{removed} files that no artifact has were removed"),
-                Err(error) => tracing::warn!("left-over files of artifacts stay for now: {error}"),
+                Ok(removed) => tracing::info!("deleted {removed} leftover files of artifacts"),
+                Err(error) => tracing::warn!("could not delete leftover files of artifacts: {error}"),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -313,7 +313,7 @@ impl Artifacts {
         }
     }
 
-    /// Removes files that have no row and are at least that old. Says how many.
+    /// Deletes files without a row that are at least this old. Returns how many.
     pub async fn collect(&self, age: Duration) -> std::io::Result<u64> {
         let mut removed = 0;
         for (project, found) in self.files.older_than(age).await? {

@@ -1,4 +1,4 @@
-//! All that differs from a commit, whether it was committed or not.
+//! All differences from a commit, committed or not.
 
 use coffer_core::forge::CommitId;
 
@@ -6,11 +6,11 @@ use super::GitError;
 use super::{DiffStat, Git, Run, Session};
 use coffer_core::git::WorkTreeDiff;
 
-/// Of a patch that is kept.
+/// Most bytes of a stored patch.
 const MOST_KEPT: usize = 1024 * 1024;
 
 impl Git {
-    /// How much differs from `base`, and the patch that makes the one from the other.
+    /// The size of the difference from `base`, and the patch.
     pub async fn changes_since(
         &self,
         session: &Session,
@@ -19,7 +19,7 @@ impl Git {
     ) -> Result<(DiffStat, WorkTreeDiff), GitError> {
         let place = self.place(session, Some(repository)).await?;
         let remote = &place.remote;
-        // Files that are new are in no diff until they are staged.
+        // New files are in a diff only after they are staged.
         self.git_well(session, remote, "stage changes", &["add", "--all", "--", "."], Run::default()).await?;
         let options = ["diff", "--cached", "--no-color", "--no-ext-diff", "--no-textconv"];
         let words = [&options[..], &["--numstat", base.as_str(), "--"]].concat();

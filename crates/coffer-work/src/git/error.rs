@@ -1,4 +1,4 @@
-//! Why git's work in a sandbox failed, as a type: what decides by it never reads text.
+//! Why a git operation in a sandbox failed, as a type: code that decides by it never reads text.
 
 use coffer_core::{Code, Refusal};
 use coffer_fleet::FleetError;
@@ -6,7 +6,7 @@ use coffer_fleet::exec::ExecError;
 use coffer_forge::ForgeError;
 use coffer_store::{ChangeError, StoreError};
 
-/// Why git's work in a sandbox failed.
+/// Why a git operation in a sandbox failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GitError {
     #[error(transparent)]
@@ -19,7 +19,7 @@ pub enum GitError {
     Store(#[from] StoreError),
     #[error("there is no repository {0}")]
     NoRepository(String),
-    /// The branch that work is to begin from is not there.
+    /// The base branch does not exist.
     #[error("repository `{repository}` has no branch `{branch}` to begin from")]
     NoBase { repository: String, branch: String },
     #[error("nothing was changed since the last commit")]
@@ -27,7 +27,7 @@ pub enum GitError {
     /// The git program inside failed.
     #[error("{message}")]
     Failed { cause: Cause, message: String, hint: Option<String> },
-    /// The request cannot be done, whatever git says.
+    /// The request is refused before git runs.
     #[error("{}", .0.message)]
     Refused(Refusal),
     #[error("a step of the server's own broke")]
@@ -39,25 +39,25 @@ pub enum GitError {
 pub enum Cause {
     TokenExpired,
     NotFound,
-    /// The forge, or the way to it, does not work right now.
+    /// The forge, or the connection to it, does not work right now.
     Unreachable,
     /// Another git process holds a lock.
     Locked,
     /// The forge protects the branch.
     Protected,
-    /// The forge did not take a push.
+    /// The forge refused a push.
     Rejected,
     Other,
 }
 
 impl GitError {
-    /// Whether the same may work soon, with nothing changed.
+    /// Whether the same may work soon without any change.
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Exec(error) => error.is_transient(),
             Self::Fleet(error) => error.is_transient(),
             Self::Forge(error) => {
-                // In a step of a run there is time for these too.
+                // A step of a run has time to wait for these too.
                 let passing =
                     matches!(error, ForgeError::Raced { .. } | ForgeError::Git(_) | ForgeError::Strange(_));
                 passing || error.is_transient()

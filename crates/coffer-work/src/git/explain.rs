@@ -1,6 +1,6 @@
-//! What became of git, in words for people and codes for programs.
+//! Turns git's output into messages for people and codes for programs.
 //!
-//! What git prints is the sandbox's word. It decides nothing but what its own caller is told.
+//! The sandbox controls git's output. It decides nothing but the error that its own caller gets.
 
 use coffer_fleet::exec::CommandResult;
 
@@ -8,7 +8,7 @@ use super::{Cause, GitError};
 
 const MOST_QUOTED: usize = 600;
 
-/// Whether the same may do better in a moment.
+/// Whether the same may work in a moment.
 pub(super) fn is_transient(result: &CommandResult) -> bool {
     const SIGNS: [&str; 13] = [
         "the forge cannot be used",
@@ -29,7 +29,7 @@ pub(super) fn is_transient(result: &CommandResult) -> bool {
     !refused && SIGNS.iter().any(|sign| result.stderr.contains(sign))
 }
 
-/// Why a program of git's did not do as asked.
+/// Why a git command failed.
 pub(super) fn failure(doing: &str, result: &CommandResult) -> GitError {
     let output = quoted(&result.stderr);
     if result.exit_code.is_none() {
@@ -46,7 +46,7 @@ pub(super) fn failure(doing: &str, result: &CommandResult) -> GitError {
     GitError::Failed { cause, message, hint: None }
 }
 
-/// What git's output says of its failure.
+/// The cause of a failure, from git's output.
 fn cause(result: &CommandResult) -> Cause {
     let says = |text: &str| result.stderr.contains(text);
     if says("does not accept the credential") {
@@ -62,7 +62,7 @@ fn cause(result: &CommandResult) -> Cause {
     }
 }
 
-/// Why the forge did not take a push.
+/// Why the forge refused a push.
 pub(super) fn rejection(branch: &str, result: &CommandResult) -> GitError {
     let stdout = String::from_utf8_lossy(&result.stdout);
     let line = stdout.lines().find(|line| line.starts_with("!\t"));
@@ -79,12 +79,12 @@ pub(super) fn rejection(branch: &str, result: &CommandResult) -> GitError {
              `force` to replace them",
         )
     } else {
-        (Cause::Rejected, "the forge's own words say why")
+        (Cause::Rejected, "the forge's text has the reason")
     };
     GitError::Failed { cause, message, hint: Some(hint.to_string()) }
 }
 
-/// The end of what a program said, on few lines and without what a terminal would obey.
+/// The end of a program's output, on few lines and without control characters.
 pub(super) fn quoted(text: &str) -> String {
     let plain: String = text.chars().filter(|c| *c == '\n' || !c.is_control()).collect();
     let lines: Vec<&str> = plain.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

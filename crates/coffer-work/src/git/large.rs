@@ -1,7 +1,7 @@
-//! Large files: what a repository keeps by Git LFS, brought by the git-lfs of the sandbox, where it has one.
+//! Large files: objects of Git LFS, fetched by the git-lfs of the sandbox, if it has one.
 //!
-//! A work tree has pointers first and the files in their place afterwards, so that a repository is there whatever becomes of
-//! them. What is missing is told in notes, and is no failure.
+//! A work tree first has pointers, which the files then replace, so a clone succeeds even if they are missing.
+//! Notes list what is missing; that is not a failure.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::GitError;
 use super::{Git, Run, Session, explain};
 
 const PULL_WITHIN: Duration = Duration::from_secs(900);
-/// Where a repository says which files are large. In any directory, as git reads it.
+/// The files that say which files are large: in any directory, as git reads them.
 const ATTRIBUTES: &str = ":(glob)**/.gitattributes";
 
 impl Git {
-    /// Has the large files of what is checked out in the work tree, and Git LFS do its part in later commits and pushes.
-    /// Returns what is not so, and why.
+    /// Fetches the large files of the checkout, and sets up Git LFS for later commits and pushes. Returns a
+    /// note about what is missing, and why.
     pub(super) async fn bring_large(
         &self,
         session: &Session,
@@ -31,7 +31,7 @@ impl Git {
                         install git-lfs, then run `git lfs install --local` and `git lfs pull`";
             return Ok(Some(note.to_string()));
         }
-        // Its hooks are the sandbox's own, as any are; those of somebody else are left as they are.
+        // Git LFS installs its own hooks; existing hooks of others stay.
         let installed = self.git_at(session, remote, &["lfs", "install", "--local"], Run::default()).await?;
         if !installed.succeeded() {
             let why = explain::quoted(&installed.stderr);
@@ -51,7 +51,7 @@ impl Git {
         ))
     }
 
-    /// What a program inside said, as it may be shown.
+    /// A note with a program's output, redacted.
     pub(super) fn note(&self, session: &Session, text: &str) -> String {
         self.exec.output.patterns(session.record.project).redact(text)
     }

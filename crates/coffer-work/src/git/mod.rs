@@ -1,6 +1,7 @@
-//! Git in sandboxes: the git program inside, the credentials outside. docs/design/0010-git.md has the whole picture.
+//! Git in sandboxes: the git program runs inside, the credentials stay outside. docs/design/0010-git.md has
+//! the whole picture.
 //!
-//! [`Git`] does what is asked for and puts it on record; [`routes`] keeps the gate of each sandbox up to date.
+//! [`Git`] runs operations and records them; [`routes`] keeps the gate of each sandbox up to date.
 
 mod changes;
 mod error;
@@ -37,15 +38,15 @@ use coffer_fleet::exec::{Command, CommandResult, Exec};
 use coffer_fleet::{Fleet, Record};
 use coffer_telemetry::Telemetry;
 
-/// Of what a program of git's prints.
+/// Most output of a git command.
 const MOST_PRINTED: usize = 256 * 1024;
 const SHORT: Duration = Duration::from_secs(60);
 
-/// Checks pointers of Git LFS out as they are, also where git is told to use a git-lfs that is not there.
+/// Checks out pointers of Git LFS as they are, even if git is configured to use a missing git-lfs.
 const WITHOUT_LFS: [&str; 6] =
     ["-c", "filter.lfs.smudge=", "-c", "filter.lfs.process=", "-c", "filter.lfs.required=false"];
 
-/// Does git's work in sandboxes.
+/// Runs git operations in sandboxes.
 #[derive(Debug)]
 pub struct Git {
     store: Store,
@@ -55,12 +56,12 @@ pub struct Git {
     telemetry: Arc<Telemetry>,
 }
 
-/// Who asks, and of which sandbox.
+/// The caller and the sandbox of an operation.
 #[derive(Debug, Clone)]
 pub struct Session {
     pub scope: ProjectScope,
     pub record: Arc<Record>,
-    /// For records.
+    /// The caller, for records.
     pub actor: String,
     pub key: Option<KeyId>,
 }
@@ -72,16 +73,16 @@ struct Place {
     forge: Arc<dyn Forge>,
 }
 
-/// Which branches a caller may push to, and open pull requests from.
+/// The branches that a caller may push to and open pull requests from.
 #[derive(Debug)]
 pub enum Branches {
     Any,
-    /// Those of the agent's own tasks.
+    /// The branches of the agent's own tasks.
     OfTasks(Vec<BranchName>),
 }
 
 impl Branches {
-    /// Those of a key's: an agent's reaches the branches of its tasks.
+    /// The branches of a key: an agent's key has those of its tasks.
     pub async fn of(store: &Store, scope: &ProjectScope, row: &RepositoryRow) -> Result<Self, StoreError> {
         let Some(agent) = scope.agent() else { return Ok(Self::Any) };
         let names = store.task_branches(scope, agent, row.name.as_str()).await?;
@@ -111,7 +112,7 @@ impl Git {
         Self { store, fleet, forges, exec, telemetry }
     }
 
-    /// Does something and puts it on record, with an event when it begins and one when it ends.
+    /// Runs an operation and records it, with an event when it begins and one when it ends.
     async fn recorded<T: Serialize>(
         &self,
         session: &Session,
@@ -134,12 +135,12 @@ impl Git {
         };
         self.telemetry.metrics.git(kind, done.is_ok());
         if let Err(error) = self.store.end_git_operation(scope, operation, outcome).await {
-            tracing::error!(sandbox.id = %sandbox, "operation {operation} of git stays on record as running: {error}");
+            tracing::error!(sandbox.id = %sandbox, "could not record the end of git operation {operation}: {error}");
         }
         done
     }
 
-    /// The repository that is meant: the one of that name, or the only one of the sandbox.
+    /// Finds the repository: by name, or the only one of the sandbox.
     async fn place(&self, session: &Session, repository: Option<&str>) -> Result<Place, GitError> {
         let remotes = self.store.git_remotes(&session.scope, session.record.id).await;
         let mut remotes = remotes?;
@@ -150,7 +151,7 @@ impl Git {
                 remotes.into_iter().find(is_wanted)
             }
             None if remotes.len() > 1 => {
-                return Err(Refusal::invalid("repository", "is needed: this sandbox has several").into());
+                return Err(Refusal::invalid("repository", "is required: this sandbox has several").into());
             }
             None => remotes.pop(),
         };
@@ -189,7 +190,7 @@ impl Git {
         let mut env = vec![("GIT_TERMINAL_PROMPT", "0"), ("GIT_ASKPASS", "/bin/false"), ("LC_ALL", "C")];
         let mut settings: &[&str] = &[];
         if run.large != Large::Bring {
-            // Also for submodules, whose git does not hear of these settings.
+            // Also for submodules, whose git does not get these settings.
             env.push(("GIT_LFS_SKIP_SMUDGE", "1"));
         }
         if run.large == Large::Unknown {
@@ -208,7 +209,7 @@ impl Git {
         Ok(self.exec.run(&session.record, command, session.key).await?)
     }
 
-    /// The same in a repository of the sandbox's.
+    /// The same in a repository of the sandbox.
     async fn git_at(
         &self,
         session: &Session,
@@ -234,7 +235,7 @@ impl Git {
     }
 }
 
-/// How a program of git's is run.
+/// Options of a git command.
 #[derive(Debug, Clone, Copy)]
 struct Run<'a> {
     stdin: Option<&'a str>,
@@ -243,15 +244,15 @@ struct Run<'a> {
     large: Large,
 }
 
-/// What becomes of files of Git LFS that are checked out.
+/// How to check out files of Git LFS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Large {
-    /// What git is set up to do.
+    /// As git is configured.
     Bring,
-    /// They are pointers. Git LFS is there, and asked whether files were changed.
+    /// As pointers. Git LFS is installed, and decides whether files have changed.
     Leave,
-    /// They are pointers, and git knows nothing of Git LFS, which need not be there. Files in the place of pointers may seem
-    /// to be changed.
+    /// As pointers, and git does not use Git LFS, which need not be installed. Files in place of pointers may
+    /// seem changed.
     Unknown,
 }
 
@@ -267,7 +268,7 @@ impl Run<'_> {
     }
 }
 
-/// Where a sandbox finds a repository.
+/// The URL of a repository for the sandbox.
 fn gate_url(slug: &str) -> String {
     format!("http://{GATE_NAME}/{slug}.git")
 }

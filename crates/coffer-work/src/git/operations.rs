@@ -1,4 +1,4 @@
-//! What can be done: clone, branch, status, diff, commit, push, pull request.
+//! The operations: clone, branch, status, diff, commit, push, pull request.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use coffer_core::{Code, Refusal};
 
 const CLONE_WITHIN: Duration = Duration::from_secs(900);
 const FETCH_WITHIN: Duration = Duration::from_secs(600);
-/// A push brings the objects of Git LFS too.
+/// A push also uploads the objects of Git LFS.
 const PUSH_WITHIN: Duration = Duration::from_secs(900);
 const MOST_PUSHES: u32 = 3;
 const BETWEEN_PUSHES: Duration = Duration::from_secs(1);
-/// How much longer than its pushes a window may be open, should nobody come to close it.
+/// How much longer than its pushes a window may stay open, if nothing closes it.
 const WINDOW_SLACK: Duration = Duration::from_secs(120);
 const MOST_DIFF: usize = 1024 * 1024;
 
 impl Git {
-    /// Has a repository in the sandbox: clones it, or brings it up to date where it is there.
+    /// Clones a repository into the sandbox, or updates an existing clone.
     pub async fn clone_repository(&self, session: &Session, order: CloneOrder) -> Result<Cloned, GitError> {
         let row = self.row(session, &order.repository).await?;
         let slug = row.name.to_string();
@@ -43,7 +43,7 @@ impl Git {
             let put = self.store.put_git_remote(&session.scope, remote.clone()).await;
             put?;
             {
-                // Not while a push has a window open, which this would shut.
+                // Wait for a push with an open window, which this would close.
                 let _turn = session.record.git.turn.lock().await;
                 self.open_gate(session, &slug, None).await?;
             }
@@ -60,7 +60,7 @@ impl Git {
                 self.clone_anew(session, &remote, &order, &url).await?;
             }
             let mut notes = Vec::new();
-            // Once somebody works there, what submodules are at is theirs.
+            // After the first clone, the program inside controls its submodules.
             match order.submodules {
                 Submodules::Leave => {}
                 Submodules::All if exists => {}
@@ -82,7 +82,7 @@ impl Git {
         .await
     }
 
-    /// Has the addresses by which the repository is known elsewhere lead to the gate, submodules' among them.
+    /// Redirects the repository's other addresses to the gate, including those of submodules.
     async fn rewrite(
         &self,
         session: &Session,
@@ -132,8 +132,8 @@ impl Git {
             .map(drop)
     }
 
-    /// Brings a branch to its upstream where that loses nothing: no changes, no commits of its own. What git then still
-    /// refuses, such as a file of the upstream's that is there and untracked, stays as it is.
+    /// Fast-forwards a branch to its upstream if that loses nothing: no changes, no own commits. If git still
+    /// refuses, for example because of an untracked file, the branch stays as it is.
     async fn fast_forward(&self, session: &Session, remote: &GitRemote) -> Result<(), GitError> {
         let status = self.status_of(session, remote).await?;
         let is_clean = !status.truncated && status.changes.iter().all(|change| change.unstaged == '?');
@@ -145,12 +145,12 @@ impl Git {
         let merged = self.git_at(session, remote, &words, run).await?;
         if !merged.succeeded() {
             let why = explain::failure("fast-forward", &merged);
-            tracing::debug!(sandbox.id = %session.record.id, "a clone stays behind: {}", why);
+            tracing::debug!(sandbox.id = %session.record.id, "could not fast-forward a clone: {}", why);
         }
         Ok(())
     }
 
-    /// Whether files of Git LFS are left to a step of their own.
+    /// Whether files of Git LFS are fetched in a separate step.
     async fn large_of(&self, session: &Session, remote: &GitRemote) -> Result<Large, GitError> {
         let set_up = ["config", "--local", "--get", "filter.lfs.process"];
         let set_up = self.git_at(session, remote, &set_up, Run::default()).await?.succeeded();
@@ -175,7 +175,7 @@ impl Git {
         if cloned.succeeded() { Ok(()) } else { Err(explain::failure("clone", &cloned)) }
     }
 
-    /// Checks a branch out: takes it up where it exists, here or on the forge, and makes it otherwise.
+    /// Checks out a branch: an existing one, here or on the forge, or a new one.
     pub async fn branch(&self, session: &Session, order: BranchOrder) -> Result<Branched, GitError> {
         let place = self.place(session, order.repository.as_deref()).await?;
         let Place { remote, row, .. } = &place;
@@ -229,7 +229,7 @@ impl Git {
         self.git_well(session, remote, "switch branches", words, run).await.map(drop)
     }
 
-    /// Where the work tree stands.
+    /// The state of the work tree.
     pub async fn status(&self, session: &Session, repository: Option<&str>) -> Result<WorkTree, GitError> {
         let place = self.place(session, repository).await?;
         self.status_of(session, &place.remote).await
@@ -244,19 +244,19 @@ impl Git {
         let run = Run { most: 2 * MOST_DIFF, ..Run::default() };
         let returned = self.git_well(session, remote, "tell its status", &words, run).await?;
         let whole = if returned.is_cut {
-            // Up to the last entry that is there.
+            // Up to the last complete entry.
             let end = returned.stdout.iter().rposition(|&byte| byte == 0).unwrap_or(0);
             &returned.stdout[..end]
         } else {
             &returned.stdout[..]
         };
         let mut status = read_status(whole)
-            .map_err(|_| Refusal::new(Code::GitFailed, "git told its status in a way that cannot be read"))?;
+            .map_err(|_| Refusal::new(Code::GitFailed, "could not parse the output of git status"))?;
         status.truncated |= returned.is_cut;
         Ok(status)
     }
 
-    /// What differs from the last commit, or from where the branch parted from another.
+    /// The difference from the last commit, or from the merge base with a branch.
     pub async fn diff(&self, session: &Session, order: DiffOrder) -> Result<WorkTreeDiff, GitError> {
         let place = self.place(session, order.repository.as_deref()).await?;
         let against = match &order.base {
@@ -282,7 +282,7 @@ impl Git {
         Ok(found.map(|found| found.settings.git).unwrap_or_default())
     }
 
-    /// Commits what was changed, under the project's name and by its rules for messages.
+    /// Commits changes, under the project's name and by its rules for messages.
     pub async fn commit(&self, session: &Session, order: CommitOrder) -> Result<Committed, GitError> {
         let place = self.place(session, order.repository.as_deref()).await?;
         let remote = &place.remote;
@@ -298,7 +298,7 @@ impl Git {
             let name = settings.name.as_ref().or(otherwise.map(|signature| &signature.name));
             let email = settings.email.as_ref().or(otherwise.map(|signature| &signature.email));
             let (Some(name), Some(email)) = (name, email) else {
-                let message = "this project does not say as whom its sandboxes commit";
+                let message = "this project has no name and e-mail address for commits";
                 return Err(Refusal::new(Code::IdentityMissing, message)
                     .hint("set git.name and git.email by PUT /api/v1/project/settings")
                     .into());
@@ -330,7 +330,7 @@ impl Git {
         .await
     }
 
-    /// Pushes one branch: opens the gate for it, pushes, and shuts it.
+    /// Pushes one branch: opens the gate for it, pushes, and closes the gate.
     pub async fn push(&self, session: &Session, order: PushOrder) -> Result<Pushed, GitError> {
         let place = self.place(session, order.repository.as_deref()).await?;
         let slug = place.remote.slug.clone();
@@ -343,7 +343,7 @@ impl Git {
             self.check_branch(session, &place, &branch).await?;
             let commit = self.tip(session, &place.remote, &branch).await?;
             let protection = match place.forge.protection(&branch).await {
-                // A token that may push need not see the rules. The forge knows them.
+                // A token that may push need not be allowed to read the rules. The forge enforces them.
                 Err(ForgeError::PermissionMissing { .. }) => None,
                 protection => protection?,
             };
@@ -371,8 +371,8 @@ impl Git {
                 Aim { branch: &branch, commit: &commit, previous: previous.as_ref(), force: order.force };
             let pushed = self.push_through(session, &place, aim).await;
             if let Err(error) = self.open_gate(session, &slug, None).await {
-                // The window shuts by itself; nobody may believe that it is shut now.
-                tracing::warn!(sandbox.id = %session.record.id, "a push window stays open: {}", error);
+                // The window closes by itself later; log that it is still open.
+                tracing::warn!(sandbox.id = %session.record.id, "could not close a push window: {}", error);
             }
             let attempts = pushed?;
             let previous = previous.map(|commit| commit.to_string());
@@ -387,7 +387,8 @@ impl Git {
         .await
     }
 
-    /// Whether the caller may move that branch. A run of the server's own shows no key, and names its branch itself.
+    /// Whether the caller may push to this branch. A run of the server has no key, and chooses its branch
+    /// itself.
     async fn check_branch(
         &self,
         session: &Session,
@@ -400,8 +401,8 @@ impl Git {
         Ok(Branches::of(&self.store, &session.scope, &place.row).await?.check(branch)?)
     }
 
-    /// Pushes, again where that may help, and never before the forge was asked what it has: that decides, not what git
-    /// says. Answers how often it was tried.
+    /// Pushes, and retries if that may help. After each try it asks the forge for the branch, which decides,
+    /// not git's output. Returns the number of tries.
     async fn push_through(&self, session: &Session, place: &Place, aim: Aim<'_>) -> Result<u32, GitError> {
         let Aim { branch, commit, previous, force } = aim;
         let refspec = format!("{0}:{0}", branch.full());
@@ -427,7 +428,7 @@ impl Git {
                 }
                 return Ok(attempt);
             }
-            // Where somebody else was faster, a repetition would be refused or worse.
+            // If another client pushed first, a retry would be refused or do harm.
             let is_as_before = found.as_ref() == previous;
             let is_over = attempt == MOST_PUSHES || returned.succeeded() || !explain::is_transient(&returned);
             if is_over || !is_as_before {
@@ -438,13 +439,13 @@ impl Git {
         Err(GitError::Broken)
     }
 
-    /// The forge took a push and git did not hear of it: has it see the branch there, for later pushes. Without that they
-    /// fetch first, which is no reason to fail this one.
+    /// The forge accepted a push but git did not learn of it: fetches the branch, for later pushes. If that
+    /// fails, they fetch first, so this is not an error.
     async fn catch_up(&self, session: &Session, remote: &GitRemote, branch: &BranchName) {
         let refspec = format!("+{}:refs/remotes/origin/{branch}", branch.full());
         let words = ["fetch", "--quiet", "origin", &refspec];
         if let Err(error) = self.git_well(session, remote, "fetch", &words, Run::within(FETCH_WITHIN)).await {
-            tracing::debug!(sandbox.id = %session.record.id, "git does not know of its push: {}", error);
+            tracing::debug!(sandbox.id = %session.record.id, "could not fetch a branch after its push: {}", error);
         }
     }
 
@@ -456,7 +457,7 @@ impl Git {
         Ok(branch)
     }
 
-    /// The commit that a branch of the sandbox is at.
+    /// The commit of a branch of the sandbox.
     pub(super) async fn tip(
         &self,
         session: &Session,
@@ -471,7 +472,7 @@ impl Git {
         })
     }
 
-    /// The pull request of a branch: found, or opened.
+    /// The pull request of a branch: the existing one, or a new one.
     pub async fn pull(&self, session: &Session, order: PullOrder) -> Result<PullRequest, GitError> {
         let place = self.place(session, order.repository.as_deref()).await?;
         let slug = place.remote.slug.clone();
@@ -495,7 +496,7 @@ impl Git {
             };
             match place.forge.create_pull(new).await {
                 Ok(pull) => Ok(PullRequest { repository, created: true, pull }),
-                // Somebody was faster.
+                // Another client opened it first.
                 Err(ForgeError::PullExists { number }) => {
                     let pull = place.forge.pull(number).await?;
                     Ok(PullRequest { repository, created: false, pull })
@@ -507,12 +508,12 @@ impl Git {
     }
 }
 
-/// What a push is to bring about.
+/// The goal of a push.
 #[derive(Debug, Clone, Copy)]
 struct Aim<'a> {
     branch: &'a BranchName,
     commit: &'a CommitId,
-    /// Where the forge had the branch.
+    /// The branch's commit on the forge before.
     previous: Option<&'a CommitId>,
     force: bool,
 }

@@ -4,14 +4,14 @@ use coffer_core::forge::BranchName;
 
 use super::Submodules;
 
-/// Under whose name something is committed.
+/// The author of commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
     pub name: String,
     pub email: String,
 }
 
-/// A repository to be in a sandbox.
+/// A repository to clone into a sandbox.
 #[derive(Debug, Clone)]
 pub struct CloneOrder {
     pub repository: String,
@@ -34,7 +34,7 @@ pub struct BranchOrder {
 #[derive(Debug, Clone)]
 pub struct DiffOrder {
     pub repository: Option<String>,
-    /// The branch of the forge to compare with; otherwise the last commit.
+    /// The branch of the forge to compare with; the last commit by default.
     pub base: Option<BranchName>,
 }
 
@@ -42,7 +42,7 @@ pub struct DiffOrder {
 pub struct CommitOrder {
     pub repository: Option<String>,
     pub message: CommitMessage,
-    /// What goes in; everything that was changed, where it is empty.
+    /// The files to commit; all changes if empty.
     pub paths: Vec<String>,
     /// Who commits, where the project does not say.
     pub signature: Option<Signature>,
@@ -60,9 +60,9 @@ pub enum CommitMessage {
 #[derive(Debug, Clone)]
 pub struct PushOrder {
     pub repository: Option<String>,
-    /// The one that is checked out, unless said otherwise.
+    /// The branch to push; the checked-out one by default.
     pub branch: Option<BranchName>,
-    /// Replaces what the forge has, where that is what the sandbox last saw there.
+    /// Replaces the forge's branch if it is still at the commit that the sandbox last fetched.
     pub force: bool,
 }
 

@@ -1,7 +1,7 @@
-//! The repositories at each sandbox's gate, with credentials that are good.
+//! The repositories at each sandbox's gate, with valid credentials.
 //!
-//! They are made from what is on record when a repository is cloned, when a push begins and ends, after a restart, and
-//! again before a credential ends. Only memory has them.
+//! They are built from the records when a repository is cloned, when a push begins and ends, after a restart,
+//! and again before a credential expires. They are only in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::{Git, Session};
 use coffer_core::{Code, Refusal};
 use coffer_fleet::Record;
 
-/// How long a credential is asked for.
+/// The requested lifetime of a credential.
 const LIFETIME: Duration = Duration::from_secs(2 * 3600);
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -30,8 +30,8 @@ pub(super) struct Opening<'a> {
 }
 
 impl Git {
-    /// Makes the routes of a sandbox anew and tells them. `needed` must be among them; another that cannot be had is
-    /// left out.
+    /// Builds the routes of a sandbox and sends them to the engine. `needed` must be among them; others that
+    /// fail are left out.
     pub(super) async fn open_gate(
         &self,
         session: &Session,
@@ -51,7 +51,7 @@ impl Git {
                 Ok(route) => routes.push(route),
                 Err(error) if remote.slug == needed => return Err(error),
                 Err(error) => {
-                    tracing::warn!(sandbox.id = %sandbox, "sandbox {sandbox} is without `{}`: {}", remote.slug, error);
+                    tracing::warn!(sandbox.id = %sandbox, "sandbox {sandbox} cannot reach repository `{}`: {}", remote.slug, error);
                 }
             }
         }
@@ -59,8 +59,8 @@ impl Git {
         Ok(told?)
     }
 
-    /// Sees to it that the gate leads to a repository: a sandbox that began with another's files has its repositories on
-    /// record before its gate knows.
+    /// Ensures that the gate has a repository: a sandbox from a snapshot has its repositories on record
+    /// before its gate does.
     pub(super) async fn ensure_gate(&self, session: &Session, slug: &str) -> Result<(), GitError> {
         let gate = &session.record.git;
         if gate.leads_to(slug) {
@@ -104,12 +104,12 @@ impl Git {
         })
     }
 
-    /// Ends what an earlier process left under way, then renews routes until `stop`.
+    /// Ends operations that an earlier process left in progress, then renews routes until `stop`.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
         match self.store.interrupt_git_operations(&self.store.operator()).await {
             Ok(0) => {}
-            Ok(count) => tracing::info!("{count} operations of git were cut short by the last stop"),
-            Err(error) => tracing::warn!("operations of git stay on record as running: {error}"),
+            Ok(count) => tracing::info!("the last stop interrupted {count} git operations"),
+            Err(error) => tracing::warn!("could not record interrupted git operations: {error}"),
         }
         loop {
             match self.renew().await {
@@ -128,7 +128,7 @@ impl Git {
     async fn renew(&self) -> Result<(), StoreError> {
         let operator = self.store.operator();
         let mut sandboxes = self.store.sandboxes_with_git(&operator).await?;
-        // Some have lost what was on record.
+        // Some have repositories at the gate that are no longer on record.
         sandboxes.extend(self.fleet.with_gates());
         for sandbox in sandboxes {
             let Some(record) = self.fleet.any(sandbox) else { continue };
@@ -138,14 +138,14 @@ impl Git {
             }
             let session = own_session(&operator, record.clone());
             if let Err(error) = self.open_gate(&session, "", None).await {
-                tracing::warn!(sandbox.id = %sandbox, "sandbox {sandbox} does not have its repositories: {}", error);
+                tracing::warn!(sandbox.id = %sandbox, "could not renew the repositories of sandbox {sandbox}: {}", error);
             }
         }
         Ok(())
     }
 }
 
-/// The server's own, on behalf of the sandbox's project.
+/// A session of the server itself, on behalf of the sandbox's project.
 fn own_session(operator: &coffer_store::Operator, record: Arc<Record>) -> Session {
     let scope = operator.acting_for(record.project, None);
     Session { scope, record, actor: "server".to_string(), key: None }

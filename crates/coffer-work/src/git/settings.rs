@@ -1,31 +1,32 @@
-//! What an operator says of forges.
+//! An operator's settings of forges.
 
 use coffer_core::settings::ByteSize;
 use coffer_forge::{GitLimits, PrivateHosts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Less, and git cannot merge files of some size.
+/// With less, git cannot merge larger files.
 const LEAST_MEMORY: ByteSize = ByteSize::mib(64);
 
-/// `[forge]`: forges that projects connect to, and what git may use for local repositories.
+/// `[forge]`: forges that projects connect to, and limits of git for local repositories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ForgeSettings {
-    /// Hosts of forges that may be at private addresses or on this machine (`ghe.example.com`, or with a port that is meant
-    /// alone, `ghe.example.com:8443`), such as GitHub Enterprise in a company's network. Others must have public ones.
+    /// Hosts of forges that may be at private addresses or on this machine, such as GitHub Enterprise in a
+    /// company's network: `ghe.example.com`, or `ghe.example.com:8443` for only that port. Others must have
+    /// public addresses.
     pub private_hosts: Vec<String>,
     /// The largest push, bundle or Git LFS object.
     pub max_push: ByteSize,
     /// The largest local repository, with its Git LFS objects.
     pub max_repository: ByteSize,
-    /// Memory that one git process may fill; 64 MiB at least. A push or bundle that needs more to unpack is refused as
+    /// Memory of one git process; at least 64 MiB. A push or bundle that needs more to unpack is refused as
     /// `pack_too_large`.
     pub git_memory: ByteSize,
-    /// Memory of all fetches and pushes of a project: each counts with `git_memory`, and more of them wait.
+    /// Memory of all fetches and pushes of a project: each counts with `git_memory`, and further ones wait.
     pub git_memory_per_project: ByteSize,
-    /// Memory of all git processes of local repositories together; a quarter of the machine's, and at least
-    /// 512 MiB, by default.
+    /// Memory of all git processes of local repositories together; by default a quarter of the machine's, and
+    /// at least 512 MiB.
     pub git_memory_total: Option<ByteSize>,
 }
 
@@ -44,7 +45,7 @@ impl Default for ForgeSettings {
 }
 
 impl ForgeSettings {
-    /// Fails with the setting and what is allowed.
+    /// Fails with the setting and the allowed values.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         self.hosts().map(drop).map_err(|text| {
             let names = "must be names such as `ghe.example.com` or `ghe.example.com:8443`";

@@ -1,12 +1,12 @@
-//! What `git status --porcelain=v2 --branch -z` says. The sandbox's word: bounded, and nothing that is not as git
-//! writes it is believed.
+//! Parses `git status --porcelain=v2 --branch -z`. The sandbox controls this text: the parser is bounded and
+//! rejects everything that git would not write.
 
 use coffer_core::git::{PathChange, WorkTree};
 
-/// Changes that are told.
+/// Most changes in an answer.
 const MOST_ENTRIES: usize = 5000;
 
-/// The output is not git's.
+/// The output is not that of git.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
@@ -54,7 +54,7 @@ fn read_header(status: &mut WorkTree, header: &str) {
     }
 }
 
-/// A line of `skipped` words before its path, of which the first tells what is staged and what is not.
+/// A line with `skipped` words before its path; the first word has the staged and the unstaged change.
 fn change(rest: &str, skipped: usize, from: Option<String>) -> Result<PathChange, Unreadable> {
     let mut words = rest.splitn(skipped + 1, ' ');
     let mut marks = words.next().ok_or(Unreadable)?.chars();

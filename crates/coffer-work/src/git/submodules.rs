@@ -1,7 +1,7 @@
-//! Submodules: repositories within a repository, each fetched on its own.
+//! Submodules: repositories within a repository, each fetched separately.
 //!
-//! One that is a repository of the project goes through the gate, whatever its address says; others are fetched from where
-//! they are, as far as the sandbox may.
+//! A submodule that is a repository of the project goes through the gate, whatever its address; others are
+//! fetched from their own address, if the sandbox's network allows it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use super::GitError;
 use super::{Git, Large, Run, Session, gate_url};
 
 const UPDATE_WITHIN: Duration = Duration::from_secs(600);
-/// Submodules of a repository, those of submodules among them.
+/// Most submodules of a repository, nested ones included.
 const MOST_MODULES: usize = 32;
 const MOST_REPOSITORIES: u32 = 1000;
 const LONGEST_WORD: usize = 1024;
 
-/// What is done about submodules.
+/// How to treat submodules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Submodules {
     Leave,
-    /// All are needed. Those of the project must be in the sandbox already.
+    /// All are required. Those of the project must already be in the sandbox.
     All,
-    /// Those that can be had; the project's own are let into the sandbox.
+    /// Those that can be fetched; the project's own are added to the sandbox.
     Reachable,
 }
 
-/// One of them, as its repository describes it.
+/// A submodule, as its repository describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Module {
     name: String,
@@ -37,21 +37,21 @@ struct Module {
     url: String,
 }
 
-/// Which repository an address means, as far as it says so.
+/// The repository that an address names, as far as it can be parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Meant {
-    /// A local one of that name.
+    /// A local one, by name.
     Local(String),
-    /// The one that the gate knows by that name.
+    /// The one with this name at the gate.
     AtGate(String),
-    /// `owner/name` beside another of the same connection.
+    /// `owner/name` of the same connection.
     Beside(String),
     /// `owner/name` on a host.
     On { host: String, name: String },
 }
 
 impl Git {
-    /// Has submodules in a work tree. Returns what is not there, and why, where that is no failure.
+    /// Fetches submodules into a work tree. Returns notes about missing ones, if that is not a failure.
     pub(super) async fn bring_submodules(
         &self,
         session: &Session,
@@ -67,7 +67,7 @@ impl Git {
                 count += 1;
                 if count > MOST_MODULES {
                     notes.push(format!(
-                        "there are more than {MOST_MODULES} submodules; the others are not there"
+                        "there are more than {MOST_MODULES} submodules; the others were not fetched"
                     ));
                     return Ok(notes);
                 }
@@ -79,7 +79,7 @@ impl Git {
                         left.push((inner.path, own));
                     }
                     Err(error) if which == Submodules::Reachable => {
-                        let why = format!("submodule `{}` is not there: {}", module.path, error);
+                        let why = format!("submodule `{}` is missing: {}", module.path, error);
                         notes.push(self.note(session, &why));
                     }
                     Err(error) => return Err(error),
@@ -89,7 +89,7 @@ impl Git {
         Ok(notes)
     }
 
-    /// The submodules that the commit which is checked out has.
+    /// The submodules of the checked-out commit.
     async fn modules(&self, session: &Session, at: &GitRemote) -> Result<Vec<Module>, GitError> {
         let keys = r"^submodule\..*\.(path|url)$";
         let words = ["config", "--blob", "HEAD:.gitmodules", "--null", "--get-regexp", keys];
@@ -121,7 +121,7 @@ impl Git {
         self.bring_large(session, inner).await
     }
 
-    /// Whether the sandbox has a repository, or does from now on.
+    /// Whether the sandbox has a repository, or gets it now.
     async fn let_in(
         &self,
         session: &Session,
@@ -146,7 +146,7 @@ impl Git {
         Ok(true)
     }
 
-    /// The repository of the project that an address means.
+    /// The repository of the project that an address names.
     async fn own_module(
         &self,
         session: &Session,
@@ -172,7 +172,7 @@ impl Git {
         Ok(None)
     }
 
-    /// Whether a repository is kept on that host.
+    /// Whether a repository is on this host.
     async fn is_on(&self, session: &Session, row: &RepositoryRow, host: &str) -> bool {
         let Ok(forge) = self.forges.open(&session.scope, row, &session.actor).await else { return false };
         let upstream = forge.upstream(coffer_forge::GitAccess::Fetch, UPDATE_WITHIN).await;
@@ -180,8 +180,8 @@ impl Git {
     }
 }
 
-/// What `git config --null --get-regexp` prints: a key, a line's end, a value, a NUL. It is the repository's word, and what
-/// would mean something else to git or to a person is passed over.
+/// Parses the output of `git config --null --get-regexp`: a key, a newline, a value, a NUL. The repository
+/// controls it; entries that could mean something else to git or to a person are skipped.
 fn read(printed: &[u8]) -> Vec<Module> {
     let mut modules: BTreeMap<String, Module> = BTreeMap::new();
     for entry in String::from_utf8_lossy(printed).split('\0') {
@@ -206,7 +206,7 @@ fn read(printed: &[u8]) -> Vec<Module> {
     modules.into_values().filter(good).collect()
 }
 
-/// Which repository an address means, seen from the one that has it as a submodule.
+/// The repository that an address names, relative to the repository that has it as a submodule.
 fn meant(owner: Option<&RepositoryRow>, project: &str, url: &str) -> Option<Meant> {
     let url = url.trim_end_matches('/');
     let url = url.strip_suffix(".git").unwrap_or(url);
@@ -238,7 +238,7 @@ fn meant(owner: Option<&RepositoryRow>, project: &str, url: &str) -> Option<Mean
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     match &parts[..] {
         [name] if host == GATE_NAME => Some(Meant::AtGate((*name).to_string())),
-        // As this server tells where its repositories are.
+        // The form of this server's own clone URLs.
         ["git", of, name] if *of == project => Some(Meant::Local((*name).to_string())),
         [owner, name] => Some(Meant::On { host, name: format!("{owner}/{name}") }),
         _ => None,

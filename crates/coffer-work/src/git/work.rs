@@ -1,4 +1,4 @@
-//! What work on a task needs beside: where it begins, whose name it bears, and what it comes to.
+//! Helpers for work on a task: the base branch, the author of commits, and the size of the change.
 
 use coffer_core::forge::{BranchName, CommitId};
 use coffer_forge::{ForgeError, Pull, PullChange};
@@ -9,17 +9,17 @@ use super::GitError;
 use super::{CloneOrder, CommitOrder, Git, PullOrder, Run, Session};
 use coffer_core::{Code, Refusal};
 
-/// How much differs.
+/// The size of a difference.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiffStat {
     pub files: u64,
-    /// Lines; those of binary files are none.
+    /// Lines; binary files have none.
     pub added: u64,
     pub removed: u64,
 }
 
 impl DiffStat {
-    /// What `git diff --numstat` says; what is not as git writes it is passed over.
+    /// Parses the output of `git diff --numstat`; malformed lines are skipped.
     pub(super) fn read(output: &[u8]) -> Self {
         let mut stat = Self::default();
         for line in String::from_utf8_lossy(output).lines() {
@@ -44,7 +44,7 @@ impl Git {
         order: CloneOrder,
     ) -> Result<(BranchName, CommitId), GitError> {
         let (branch, commit) = self.beginning(session, &order.repository, order.branch.as_ref()).await?;
-        // Its submodules are those that work begins with.
+        // Use the submodules of the base branch.
         let order = CloneOrder { branch: Some(branch.clone()), ..order };
         self.clone_repository(session, order).await?;
         Ok((branch, commit))
@@ -86,7 +86,7 @@ impl Git {
         Ok(found.pull)
     }
 
-    /// The branch that work begins from, and the commit that it is at on the forge.
+    /// The base branch, and its commit on the forge.
     async fn beginning(
         &self,
         session: &Session,
@@ -105,13 +105,13 @@ impl Git {
         }
     }
 
-    /// Where a repository is inside.
+    /// The path of a repository inside the sandbox.
     pub async fn path_of(&self, session: &Session, repository: &str) -> Result<String, GitError> {
         Ok(self.place(session, Some(repository)).await?.remote.path)
     }
 
-    /// Has the branch at what is checked out, where that builds on it: whoever worked inside may have gone to another
-    /// branch. Returns its commit.
+    /// Moves the branch to the checked-out commit, if that builds on it: the program inside may have switched
+    /// to another branch. Returns the commit.
     pub async fn bring_onto(
         &self,
         session: &Session,
@@ -139,7 +139,7 @@ impl Git {
         self.tip(session, remote, branch).await
     }
 
-    /// Whether all of `part` is in `whole`.
+    /// Whether `whole` contains all of `part`.
     async fn holds(
         &self,
         session: &Session,

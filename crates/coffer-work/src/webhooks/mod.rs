@@ -1,17 +1,18 @@
-//! Telling others what happens.
+//! Webhooks: sends events to receivers.
 //!
 //! ```text
 //! event log ──gather──► deliveries in the database ──send──► receivers
 //!           (position)      (claimed by one server)   (tries, pauses, the log)
 //! ```
 //!
-//! `gather` follows the log for each webhook and writes a delivery for every event that it wants, together with
-//! the webhook's new position: a server that dies leaves nothing out and writes nothing twice. `send` claims
-//! deliveries for a while, sends each once and settles it. What a dead server had claimed is sent again when
-//! its claim is over (or when it starts again): a receiver may hear of an event twice, always by the same id.
+//! `gather` follows the log for each webhook and writes a delivery for every event that it wants, together
+//! with the webhook's new position: a server that dies skips nothing and writes nothing twice. `send` claims
+//! deliveries for a while, sends each once and records the outcome. If a server dies, its claimed deliveries
+//! are sent again when the claim expires (or when it starts again): a receiver may get an event twice, always
+//! under the same id.
 //!
-//! A receiver that hangs costs others nothing: few are sent to one webhook at once, one where it fails, and
-//! those that fail share places of their own.
+//! A receiver that hangs does not delay others: few deliveries are sent to one webhook at once, one while it
+//! fails, and failing webhooks have a separate pool.
 
 mod post;
 mod send;
@@ -43,40 +44,40 @@ pub use settings::WebhookSettings;
 pub use sign::new_key;
 pub use target::{BadTarget, Reach, Target};
 
-/// Events looked at in one step.
+/// Events read in one step.
 const PAGE: u32 = 200;
-/// A webhook that has more to be sent is not given more: the log keeps it.
+/// A webhook with this many waiting deliveries gets no more for now: the log keeps the events.
 const MOST_WAITING: i64 = 1000;
 const WEBHOOKS: u32 = 500;
 const LOOK: Duration = Duration::from_millis(500);
-/// Between two looks, however much is written.
+/// The shortest pause between two reads.
 const BREATHER: Duration = Duration::from_millis(50);
 
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 const PRUNED_AT_ONCE: u32 = 500;
 
-/// The part of the server that tells others.
+/// The webhook service of this server.
 #[derive(Debug)]
 pub struct Webhooks {
     store: Store,
     output: Arc<Output>,
     telemetry: Arc<Telemetry>,
     settings: WebhookSettings,
-    /// Whose claims are ours.
+    /// The holder of this server's claims.
     holder: String,
-    /// Something may be there to be sent.
+    /// There may be deliveries to send.
     wake: Notify,
-    /// Something was removed whose log is still there.
+    /// A deleted webhook still has its log.
     removed: Notify,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Room for deliveries to webhooks that work, and for those to webhooks that do not.
+    /// Pools for deliveries to working webhooks, and to failing ones.
     sends: Shares<ProjectId>,
     retries: Shares<ProjectId>,
 }
 
 impl Webhooks {
-    /// Takes up what was under way, and goes on until `stop`.
+    /// Continues interrupted deliveries, and runs until `stop`.
     pub async fn start(
         store: Store,
         output: Arc<Output>,
@@ -89,9 +90,7 @@ impl Webhooks {
         let holder = installation.unwrap_or("server").to_string();
         let freed = store.free_deliveries(&store.operator(), &holder).await?;
         if freed > 0 {
-            tracing::info!(
-                "{freed} deliveries of webhooks are sent again: the server ended while it sent them"
-            );
+            tracing::info!("sending {freed} webhook deliveries again: the server stopped while it sent them");
         }
         let (wake, removed, tasks) = (Notify::new(), Notify::new(), TaskTracker::new());
         let (sends, retries) = (pools.shares(pool::WEBHOOK_SENDS), pools.shares(pool::WEBHOOK_RETRIES));
@@ -116,25 +115,25 @@ impl Webhooks {
         Ok(webhooks)
     }
 
-    /// Where a webhook may go, by what the operator allows.
+    /// Checks a webhook's URL against what the operator allows.
     pub fn target(&self, url: &str) -> Result<Target, BadTarget> {
         Target::parse(url, self.settings.reach())
     }
 
-    /// Has a look taken at once.
+    /// Makes the sender check at once.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// Has the log of what was removed taken away.
+    /// Makes the log of deleted webhooks be deleted soon.
     pub fn clear(&self) {
         self.removed.notify_one();
     }
 
-    /// Waits for what is being sent, no longer than it may take.
+    /// Waits for deliveries in progress, within `patience`.
     pub async fn finish(&self, patience: Duration) {
         if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
-            tracing::warn!("deliveries of webhooks that were under way will be sent again");
+            tracing::warn!("webhook deliveries in progress will be sent again");
         }
     }
 
@@ -153,7 +152,7 @@ impl Webhooks {
         }
     }
 
-    /// Removes what was kept long enough.
+    /// Deletes old deliveries.
     async fn keep_pruning(self: Arc<Self>) {
         loop {
             tokio::select! {
@@ -163,12 +162,12 @@ impl Webhooks {
             match self.prune().await {
                 Ok(()) => {}
                 Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!("old deliveries of webhooks stay for now: {error}"),
+                Err(error) => tracing::warn!("could not delete old webhook deliveries: {error}"),
             }
         }
     }
 
-    /// Takes away what is left of webhooks that were removed, also by a server that is gone by now.
+    /// Deletes the logs of deleted webhooks, including those deleted on a server that is gone.
     async fn keep_clearing(self: Arc<Self>) {
         loop {
             match self.store.clear_removed_webhooks(&self.store.operator(), PRUNED_AT_ONCE).await {
@@ -183,7 +182,7 @@ impl Webhooks {
                 },
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    tracing::warn!("the logs of removed webhooks stay for now: {error}");
+                    tracing::warn!("could not delete the logs of deleted webhooks: {error}");
                     tokio::select! {
                         () = self.stop.cancelled() => return,
                         () = tokio::time::sleep(PRUNE_EVERY) => {}
@@ -212,11 +211,11 @@ impl Webhooks {
         }
     }
 
-    /// Writes deliveries for what has happened. Says whether there are any.
+    /// Writes deliveries for new events. Returns whether there are any.
     async fn gather(&self) -> Result<bool, StoreError> {
         let operator = self.store.operator();
         let mut any = false;
-        // A step for each in turn, so that one which is far behind does not keep the others.
+        // One step for each webhook in turn, so that one far behind does not delay the others.
         loop {
             let behind = self.store.webhooks_behind(&operator, MOST_WAITING, WEBHOOKS).await?;
             if behind.is_empty() || self.stop.is_cancelled() {
@@ -236,7 +235,7 @@ impl Webhooks {
         let operator = self.store.operator();
         let scope = operator.acting_for(webhook.project, None);
         let events = self.store.events(&scope, webhook.position, PAGE).await?;
-        // None where all were removed for their age.
+        // Empty if all events were removed for their age.
         let to = events.last().map_or(newest, |last| last.sequence);
         let wanted = Wanted { subject: None, kinds: webhook.events.clone() };
         let mut events: Vec<EventRow> = events.into_iter().filter(|event| wanted.includes(event)).collect();
@@ -249,7 +248,7 @@ impl Webhooks {
             events.retain(|event| ours.contains(&event.subject) || is_named(event));
         }
         if !events.is_empty() {
-            // So that the patterns know them.
+            // Load the secrets, so that the patterns include them.
             self.store.secret_values(webhook.project).await?;
         }
         let patterns = self.output.patterns(webhook.project);
@@ -265,7 +264,7 @@ impl Webhooks {
     }
 }
 
-/// Takes secrets out of every text, before JSON changes how they are written.
+/// Redacts every text before JSON escapes it.
 fn redact(value: &mut Value, patterns: &Patterns) {
     match value {
         Value::String(text) => *text = patterns.redact(text),
@@ -275,12 +274,12 @@ fn redact(value: &mut Value, patterns: &Patterns) {
     }
 }
 
-/// What is sent of an event: what `GET /api/v1/events` shows of it.
+/// The body for an event: the same as in `GET /api/v1/events`.
 fn body(event: &EventRow) -> String {
     serde_json::to_string(&events::render(event)).expect("an event is plain data")
 }
 
-/// What is sent to see whether it arrives.
+/// The body of a test delivery.
 pub fn ping(webhook: coffer_core::WebhookId, now: Millis) -> String {
     body(&EventRow::new(0, webhook, &Event::WebhookPing(Nothing {}), now))
 }

@@ -1,4 +1,4 @@
-//! One try: a request to the host that the address names now, bounded in everything.
+//! Sends one request to a receiver, bounded in time and size.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use http_body_util::Full;
 
 use super::target::{Reach, Target};
 
-/// The beginning of the body alone, and briefly: it is for people, while the status says how it went.
+/// Read only the beginning of the body, and briefly: it is for people, while the status decides.
 const READ: Read = Read::Beginning { most: 1024, patience: Duration::from_secs(2) };
 
-/// What was answered.
+/// A receiver's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
-    /// The first of it, as text.
+    /// The beginning of the body, as text.
     pub(super) body: String,
-    /// How long it wants to be left alone.
+    /// The `Retry-After` of the receiver.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -33,7 +33,7 @@ pub(super) async fn post(
     let check = target.check(reach);
     let answer = client.send(&target.address, &|ip| Ok(check(ip)?), request, READ, patience).await?;
     let text = String::from_utf8_lossy(answer.body());
-    // For terminals and pages: no control characters, which mean something there.
+    // Drop control characters, for terminals and pages.
     let plain = |letter: char| if letter.is_control() && letter != '\n' { ' ' } else { letter };
     Ok(Answer {
         status: answer.status(),

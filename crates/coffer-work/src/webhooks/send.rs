@@ -1,4 +1,4 @@
-//! Sending: which deliveries, how many at once, and what becomes of each.
+//! Sends deliveries: chooses which and how many at once, and records each outcome.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use super::{BadTarget, LOOK, Target, Webhooks, sign};
 use coffer_core::clock::now_ms;
 use coffer_http::{Client, Failure};
 
-/// At once to one webhook that works.
+/// Deliveries at once to a working webhook.
 const PER_WEBHOOK: usize = 4;
 const WEBHOOKS: u32 = 1000;
-/// Beyond the longest that a try may take: writing it down may have to wait for the database.
+/// Longer than the longest try: recording it may have to wait for the database.
 const HOLD_MS: Millis = 180_000;
 
-/// For what is under way when the server stops.
+/// How long to wait for deliveries in progress when the server stops.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Who a try is for.
+/// The webhook of a try.
 #[derive(Debug)]
 struct Slot {
     webhook: WebhookId,
     _place: Option<Place<ProjectId>>,
 }
 
-/// What is under way, by its task.
+/// Tries in progress, by their task.
 #[derive(Debug, Default)]
 struct Places(HashMap<Id, Slot>);
 
 impl Places {
-    /// How many more may be sent to a webhook now.
+    /// How many more deliveries may be sent to a webhook now.
     fn room(&self, due: &WebhookDue, lane: &Shares<ProjectId>) -> usize {
         let of_webhook = if due.failures > 0 { 1 } else { PER_WEBHOOK };
         let taken = self.0.values().filter(|slot| slot.webhook == due.webhook).count();
@@ -47,7 +47,7 @@ impl Places {
     }
 }
 
-/// Sends until the server stops, and then waits for what is under way.
+/// Sends until the server stops, and then waits for tries in progress.
 pub(super) async fn keep_sending(webhooks: Arc<Webhooks>) {
     let client = Client::new(None);
     let mut under_way: JoinSet<()> = JoinSet::new();
@@ -56,7 +56,10 @@ pub(super) async fn keep_sending(webhooks: Arc<Webhooks>) {
         match hand_out(&webhooks, &client, &mut under_way, &mut places).await {
             Ok(()) => {}
             Err(StoreError::Closed) => return,
-            Err(error) => tracing::warn!("webhooks are sent later: {}", coffer_core::chain(&error)),
+            Err(error) => tracing::warn!(
+                "could not send webhook deliveries, trying again: {}",
+                coffer_core::chain(&error)
+            ),
         }
         tokio::select! {
             () = webhooks.stop.cancelled() => {}
@@ -67,13 +70,13 @@ pub(super) async fn keep_sending(webhooks: Arc<Webhooks>) {
                 places.0.remove(&task);
             }
         }
-        // Whatever else is over by now.
+        // Remove all tries that have ended.
         while let Some(over) = under_way.try_join_next_with_id() {
             let task = over.map_or_else(|error| error.id(), |(task, ())| task);
             places.0.remove(&task);
         }
     }
-    // What does not end soon is sent again by whoever starts next.
+    // The next server sends tries again that do not end soon.
     let over = async { while under_way.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(FAREWELL, over).await;
 }
@@ -97,7 +100,7 @@ async fn hand_out(
             .claim_deliveries(&operator, due.webhook, &webhooks.holder, now, now + HOLD_MS, room)
             .await?;
         for delivery in claimed {
-            // There is room: nobody else takes of it.
+            // There is room: no other task takes places of this pool.
             let slot = Slot { webhook: delivery.webhook, _place: lane.try_take(delivery.project).ok() };
             let task = under_way.spawn(deliver(webhooks.clone(), client.clone(), delivery));
             places.0.insert(task.id(), slot);
@@ -124,7 +127,7 @@ async fn deliver(webhooks: Arc<Webhooks>, client: Client, due: DueDelivery) {
     settle(&webhooks, &due, report).await;
 }
 
-/// Until it is written down, or the claim is over: then another try is the record's.
+/// Retries until the outcome is recorded or the claim expires: then the database allows another try.
 async fn settle(webhooks: &Webhooks, due: &DueDelivery, report: SendReport) {
     let operator = webhooks.store.operator();
     for pause_s in [1, 2, 5, 10, 20] {
@@ -133,10 +136,12 @@ async fn settle(webhooks: &Webhooks, due: &DueDelivery, report: SendReport) {
         match settled {
             Ok(true) | Err(StoreError::Closed) => return,
             Ok(false) => {
-                tracing::warn!("delivery {} is another server's, or was asked for anew", due.id);
+                tracing::warn!("delivery {} belongs to another server, or was requested again", due.id);
                 return;
             }
-            Err(error) => tracing::warn!("what became of delivery {} waits: {error}", due.id),
+            Err(error) => {
+                tracing::warn!("could not record the outcome of delivery {}, trying again: {error}", due.id)
+            }
         }
         tokio::time::sleep(Duration::from_secs(pause_s)).await;
     }
@@ -161,7 +166,7 @@ enum SendError {
 
 async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Result<Answer, SendError> {
     let reach = webhooks.settings.reach();
-    // Once more: what the operator allows may be other than when it was made.
+    // Check again: the operator's settings may have changed since it was created.
     let target = Target::parse(&due.url, reach).map_err(SendError::Target)?;
     let secret = match &due.key {
         Some(WebhookKey::Own(secret)) => secret.clone(),
@@ -190,7 +195,7 @@ async fn attempt(webhooks: &Webhooks, client: &Client, due: &DueDelivery) -> Res
     Ok(post(&target, reach, client, request, webhooks.settings.patience()).await?)
 }
 
-/// What an answer, or none, means.
+/// The outcome of a try, from its answer or error.
 fn judge(
     webhooks: &Webhooks,
     due: &DueDelivery,
@@ -215,7 +220,7 @@ fn judge(
     };
     let (outcome, error) = match answer.status {
         status if status.is_success() => (SendOutcome::Delivered, None),
-        StatusCode::GONE => (SendOutcome::Gone, Some("it wants nothing any more (410)".to_string())),
+        StatusCode::GONE => (SendOutcome::Gone, Some("it wants no more events (410)".to_string())),
         status if status.is_redirection() => {
             (failed(None), Some(format!("it answered {status}; redirects are not followed")))
         }

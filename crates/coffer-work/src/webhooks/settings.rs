@@ -1,4 +1,4 @@
-//! What an operator sets about webhooks.
+//! An operator's settings of webhooks.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 
 use super::target::Reach;
 
-/// No pause between two tries is longer.
+/// The longest pause between two tries.
 const LONGEST_PAUSE_MS: Millis = 6 * 3_600_000;
-/// Each pause is so many times as long as the one before.
+/// Each pause is this many times as long as the previous one.
 const GROWTH: Millis = 6;
-/// A receiver that fails is left alone for no longer than this at a time.
+/// The longest time for which a failing receiver is not tried.
 const LONGEST_REST_MS: Millis = 300_000;
 
-/// `[webhooks]`: how what happens is told to others.
+/// `[webhooks]`: how events are sent to receivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebhookSettings {
-    /// Allow receivers on this machine and in private networks, and plain `http://` to those. Addresses that
-    /// clouds keep credentials at, and link-local ones, are refused whatever this says.
+    /// Allow receivers on this machine and in private networks, and plain `http://` to those. Link-local
+    /// addresses and those where clouds keep credentials are always refused.
     pub local_targets: bool,
     /// How often a delivery is tried.
     #[schemars(range(min = 1, max = 20))]
     pub tries: u32,
-    /// The pause after the first try that failed; each later one is six times as long, up to six hours.
+    /// The pause after the first failed try; each later one is six times as long, up to six hours.
     pub first_retry: Period,
-    /// How long a receiver has for its answer, connecting included.
+    /// How long a receiver has to answer, including the connection.
     pub timeout: Period,
-    /// A webhook that has not worked for so long is disabled.
+    /// A webhook that has failed for this long is disabled.
     pub disable_after: Period,
     /// How long the log of deliveries is kept.
     pub keep: Period,
@@ -54,13 +54,14 @@ impl WebhookSettings {
         if self.local_targets { Reach::LocalToo } else { Reach::Internet }
     }
 
-    /// Within what a receiver has to answer; never so long that a server could lose its hold meanwhile.
+    /// How long a receiver has to answer; shorter than a claim, so that the server does not lose it
+    /// meanwhile.
     pub(super) fn patience(&self) -> Duration {
         Duration::from(self.timeout).clamp(Duration::from_millis(100), Duration::from_secs(60))
     }
 
-    /// When to try again after that many tries; never where they are used up. `asked` is how long the receiver
-    /// itself wants to be left alone, `jitter` is between 0 and 1.
+    /// When to try again after this many tries; `None` if they are used up. `asked` is the receiver's
+    /// `Retry-After`, `jitter` is between 0 and 1.
     pub(super) fn next_try(
         &self,
         tries: i64,
@@ -77,7 +78,7 @@ impl WebhookSettings {
         Some(now + spread(pause.max(asked.min(LONGEST_PAUSE_MS)), jitter))
     }
 
-    /// Until when a receiver is left alone that failed so often in a row.
+    /// Until when to leave a receiver alone that has failed this often in a row.
     pub(super) fn rest(&self, failures: i64, jitter: f64, now: Millis) -> Millis {
         let doubled = 2i64.saturating_pow(u32::try_from(failures.clamp(1, 32) - 1).unwrap_or_default());
         let pause = (self.first_retry.as_millis() / 2).saturating_mul(doubled).min(LONGEST_REST_MS);
@@ -85,7 +86,7 @@ impl WebhookSettings {
     }
 }
 
-/// Up to a fifth longer, so that what failed together does not come back together.
+/// Up to a fifth longer, so that deliveries that failed together are not retried together.
 fn spread(pause: Millis, jitter: f64) -> Millis {
     #[expect(clippy::cast_possible_truncation, reason = "bounded by hours")]
     let more = (pause as f64 * 0.2 * jitter.clamp(0.0, 1.0)) as Millis;
@@ -104,7 +105,7 @@ mod tests {
         assert_eq!(pauses[..5], expected);
         assert_eq!(pauses[5], None);
         assert_eq!(settings.next_try(1, None, 1.0, 100), Some(6_100));
-        // What the receiver asks for counts, within reason.
+        // The receiver's `Retry-After` counts, within bounds.
         assert_eq!(settings.next_try(1, Some(Duration::from_secs(60)), 0.0, 0), Some(60_000));
         let for_ever = Some(Duration::from_secs(u64::MAX));
         assert_eq!(settings.next_try(1, for_ever, 0.0, 0), Some(LONGEST_PAUSE_MS));

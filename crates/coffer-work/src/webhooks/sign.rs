@@ -1,11 +1,11 @@
-//! Signatures of what is sent: our own, and that of Standard Webhooks, by the same key.
+//! Signs deliveries: in our own form, and as Standard Webhooks does, with the same key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use coffer_store::Secret;
 use ring::hmac;
 
-/// What keys that we make begin with, as Standard Webhooks has it.
+/// The prefix of keys that we create, from Standard Webhooks.
 const MARK: &str = "whsec_";
 const KEY_BYTES: usize = 24;
 
@@ -14,7 +14,7 @@ pub fn new_key() -> Secret {
     Secret::from(format!("{MARK}{}", STANDARD.encode(rand::random::<[u8; KEY_BYTES]>())))
 }
 
-/// The headers that prove a delivery.
+/// The signature headers of a delivery.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Signed {
     /// `sha256=<hex of HMAC over "timestamp.body">`.
@@ -23,7 +23,7 @@ pub(super) struct Signed {
     pub(super) standard: String,
 }
 
-/// Signs a delivery by the text of a secret: what follows `whsec_` is base64, anything else is the key itself.
+/// Signs a delivery with a secret: the part after `whsec_` is base64, any other text is the key itself.
 pub(super) fn sign(secret: &str, id: &str, timestamp: i64, body: &str) -> Signed {
     let decoded = secret.strip_prefix(MARK).and_then(|rest| STANDARD.decode(rest).ok());
     let key = decoded.unwrap_or_else(|| secret.as_bytes().to_vec());

@@ -1,4 +1,4 @@
-//! Where a webhook may go: an address on the internet, by TLS, unless the operator allows more.
+//! Checks the addresses of webhooks: public and by TLS, unless the operator allows more.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use coffer_http::{Address, BadUrl};
 
 const LONGEST_URL: usize = 2048;
 
-/// Where to send.
+/// A checked address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub(super) address: Address,
@@ -91,8 +91,8 @@ impl Target {
     }
 }
 
-/// The address to dial, or why it is not dialled. The reason names the host as it was given: what a name stands for
-/// inside the operator's network is not the tenant's to know.
+/// The address to dial, or why it is refused. The reason has the host as given: tenants must not learn
+/// addresses inside the operator's network.
 fn admit(
     host: &str,
     address: IpAddr,
@@ -173,14 +173,14 @@ mod tests {
         ] {
             assert!(Target::parse(&format!("https://{never}/"), Reach::LocalToo).is_err(), "{never}");
         }
-        // Without TLS nothing goes out into the world, whatever is allowed.
+        // Plain HTTP to public addresses is refused, whatever is allowed.
         assert!(Target::parse("http://1.1.1.1/", Reach::LocalToo).is_err());
         assert!(Target::parse("http://127.0.0.1:8080/", Reach::LocalToo).is_ok());
     }
 
     #[tokio::test]
     async fn a_name_is_judged_by_what_it_stands_for() {
-        // Names that resolvers take for numbers are looked up like any other, and found out.
+        // Names that resolvers read as numbers are looked up like any other, and then refused.
         for name in ["localhost", "127.1", "2130706433", "0x7f000001"] {
             let target = Target::parse(&format!("https://{name}/"), Reach::Internet).unwrap();
             let refused = target

@@ -1,7 +1,7 @@
-//! An agent at work, and the check of what it did: programs that are started once, whoever asks how often.
+//! Runs agents and checks: programs that are started once, however often a step is repeated.
 //!
-//! What a program writes is read from the sandbox's log and not from its own stream. So whoever started it, it is waited
-//! for in the same way, and what is kept of it is without secrets already.
+//! Their output is read from the sandbox's log and not from their own stream. So it does not matter which
+//! server started a program, and the output is already redacted.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -23,13 +23,14 @@ use coffer_fleet::{FleetError, secret_variables};
 
 const FINGERPRINT: &str = "workshop";
 const CHECK_WITHIN: Duration = Duration::from_secs(1500);
-/// How long agentd, which ends what is over time, may take for it and for telling.
+/// How long agentd may take to end a program after its timeout, and to report it.
 const OVERTIME: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(2);
-/// How often the sandbox's end is put off, and what it costs is looked at: usage is put on record every few seconds.
+/// How often the sandbox's deadline is extended, and its cost is checked: usage is recorded every few
+/// seconds.
 const KEEP_EVERY: Duration = Duration::from_secs(60);
 const COST_EVERY: Duration = Duration::from_secs(4);
-/// How long a program may be on record and not run before it is started anew.
+/// How long a program may be recorded without running before it is started again.
 const START_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
 const SHORTEST_HIDDEN: usize = 6;
@@ -37,12 +38,12 @@ const SHORTEST_HIDDEN: usize = 6;
 /// A turn of an agent.
 #[derive(Debug)]
 pub struct AgentOrder<'a> {
-    /// Stands for this turn alone.
+    /// Identifies this turn.
     pub key: &'a str,
     pub repository: &'a str,
     pub definition: &'a AgentDefinition,
     pub job: Job<'a>,
-    /// Beside the agent's own.
+    /// Added to the agent's own.
     pub env: BTreeMap<String, String>,
 }
 
@@ -52,23 +53,23 @@ pub struct AtWork {
     pub execution: ExecutionId,
     output: OutputFormat,
     within: Duration,
-    /// Values of its definition that nobody is shown.
+    /// Values of its definition to redact.
     hidden: Patterns,
-    /// What it costs by its own account so far.
+    /// The cost that it reports so far.
     reported: AtomicI64,
 }
 
 impl AtWork {
-    /// What it has cost by its own account, in billionths.
+    /// The cost that it reports, in billionths.
     pub fn reported(&self) -> i64 {
         self.reported.load(Ordering::Relaxed)
     }
 }
 
-/// Told how far an agent is, now and then while it works.
+/// Called with an agent's progress now and then while it works.
 pub(super) type Tell<'a> = &'a (dyn Fn(Progress) -> BoxFuture<'a, ()> + Send + Sync);
 
-/// How a program is watched over.
+/// How to watch a program.
 #[derive(Clone, Copy)]
 struct Watch<'a> {
     within: Duration,
@@ -77,7 +78,7 @@ struct Watch<'a> {
 }
 
 impl Workbench {
-    /// Starts a turn of an agent, unless that was done before.
+    /// Starts a turn of an agent, unless it was started before.
     pub async fn start_agent(&self, at: &Station, order: AgentOrder<'_>) -> Result<AtWork, StepError> {
         let AgentOrder { key, repository, definition, job, env } = order;
         let invocation = definition.invocation(&job).map_err(|error| {
@@ -90,7 +91,7 @@ impl Workbench {
         if let Some(below) = &definition.working_directory {
             cwd = format!("{cwd}/{below}");
         }
-        // Before it can say anything.
+        // Before it can write any output.
         self.record(at).await?.hidden.add(definition.env.values());
         let mut variables = self.not_granted(at, &definition.secrets).await?;
         variables.extend(invocation.env);
@@ -106,8 +107,8 @@ impl Workbench {
         Ok(AtWork { execution, output: invocation.output, within, hidden, reported: AtomicI64::new(0) })
     }
 
-    /// Waits for an agent. `allowance` is what its sandbox, in all, and this turn by the agent's own account may cost:
-    /// beyond it the agent is ended.
+    /// Waits for an agent. `allowance` is the most that its sandbox in all and this turn, as the agent
+    /// reports it, may cost: beyond that the agent is ended.
     pub async fn await_agent(
         &self,
         at: &Station,
@@ -145,7 +146,7 @@ impl Workbench {
         Ok(AgentTurn { execution: Some(work.execution), exit_code, report })
     }
 
-    /// Runs what must pass, as a line of a shell in the repository; once for each key.
+    /// Runs the check, a shell line in the repository; once for each key.
     pub async fn run_check(
         &self,
         at: &Station,
@@ -173,7 +174,7 @@ impl Workbench {
         found.map_err(|error| self.trouble_at(at, error))
     }
 
-    /// The values of secrets that the sandbox as a whole does not have.
+    /// The values of secrets that the sandbox itself does not have.
     async fn not_granted(
         &self,
         at: &Station,
@@ -217,7 +218,7 @@ impl Workbench {
             let Err(error) = self.exec.launch(&record, execution, command()).await else {
                 return Ok(execution);
             };
-            // It is on record as not started: another try is another execution.
+            // It is recorded as not started: another try is another execution.
             self.store.release_execution_key(&at.scope, key, execution).await?;
             if !error.is_transient() || since.elapsed() > START_WITHIN {
                 return Err(self.trouble_at(at, error));
@@ -226,7 +227,8 @@ impl Workbench {
         }
     }
 
-    /// Whether what a server before this one was to start did start. It may have died just before that, or just after.
+    /// Whether a program that an earlier server recorded was started. That server may have died just before
+    /// or after the start.
     async fn has_begun(&self, at: &Station, execution: ExecutionId) -> Result<bool, StepError> {
         let since = Instant::now();
         let known = |row: ExecutionRow| row.state != ExecutionState::Running || row.process.is_some();
@@ -238,7 +240,7 @@ impl Workbench {
             match self.exec.running(&record).await {
                 Ok(running) if running.contains(&execution) => return Ok(true),
                 Ok(_) => {
-                    // What ended a moment ago is in the journal, if not yet on record.
+                    // The journal has an end of a moment ago, even if it is not recorded yet.
                     self.exec.output.catch_up(&record, LOOK).await;
                     return Ok(self.store.execution(&at.scope, execution).await?.is_some_and(known));
                 }
@@ -250,7 +252,8 @@ impl Workbench {
         }
     }
 
-    /// Waits until an execution is over, however it was started; hears what it writes, and keeps the sandbox.
+    /// Waits until an execution ends, however it was started; reads its output, and extends the sandbox's
+    /// deadline.
     async fn follow(
         &self,
         at: &Station,
@@ -268,7 +271,8 @@ impl Workbench {
             tokio::select! {
                 record = log.next() => {
                     let Some(record) = record else {
-                        // This server is about to stop, and whoever comes next waits on. No failure is to be on record.
+                        // This server is about to stop, and the next one continues to wait. Record no
+                        // failure.
                         return std::future::pending().await;
                     };
                     if hear(&record, execution, heard) {
@@ -280,7 +284,7 @@ impl Workbench {
             }
             let record = match self.record(at).await {
                 Ok(record) => record,
-                // What it did before its sandbox ended is on record.
+                // Its output before its sandbox ended is recorded.
                 Err(error) if !error.transient => break,
                 Err(error) => return Err(error),
             };
@@ -334,7 +338,7 @@ impl Workbench {
         }
     }
 
-    /// The rest of what it wrote, where its end was heard of before.
+    /// Reads the rest of its output, if its end was noticed before.
     async fn hear_out(
         &self,
         at: &Station,
@@ -367,7 +371,7 @@ impl Workbench {
         ended.map_err(|error| self.trouble_at(at, error))
     }
 
-    /// Fails where more was spent than may be.
+    /// Fails if more was spent than allowed.
     async fn afford(&self, at: &Station, allowance: i64, reported: i64) -> Result<(), StepError> {
         let spent = self.cost_of(&at.scope, at.sandbox).await?.saturating_add(reported);
         if spent <= allowance { Ok(()) } else { Err(self.over_budget(at.sandbox, spent, allowance)) }
@@ -383,20 +387,20 @@ impl Workbench {
         StepError::fatal(Code::BudgetExceeded, message)
     }
 
-    /// Without what must not be shown, however long.
+    /// Redacts a text without shortening it.
     fn redacted_whole(&self, at: &Station, text: &str) -> String {
         self.exec.output.patterns(at.scope.project()).redact(text)
     }
 }
 
-/// Billionths as people read them.
+/// Billionths as decimal text.
 pub(super) fn amount(nanos: i64) -> String {
     let text = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
     let text = text.trim_end_matches('0');
     text.strip_suffix('.').unwrap_or(text).to_string()
 }
 
-/// None where its time was up. The record has how it was killed, and not why.
+/// `None` if it timed out. The record says how it was killed, but not why.
 fn exit_of(row: &ExecutionRow, within: Duration) -> Option<i64> {
     let took = row.ended_ms.map_or(0, |ended| ended - row.started_ms);
     let timed_out = u128::try_from(took).is_ok_and(|took| took >= within.as_millis());

@@ -20,24 +20,24 @@ use super::sandbox::{ROOM_PAUSE, ROOM_WITHIN};
 use super::{AgentOrder, PullText, SandboxOrder, Station, Workbench};
 use coffer_fleet::{Boot, FleetError, ForkSpec, Forked, MemoryWish};
 
-/// How long forks live unless somebody works in them.
+/// How long forks live unless an agent works in them.
 const AHEAD_MS: Millis = 3_600_000;
-/// How long a host may be away that is to pause a fork.
+/// How long to retry pausing a fork while its host is away.
 const REST_WITHIN: Duration = Duration::from_secs(60);
 const FINGERPRINT: &str = "competition";
 
-/// Where agents compete.
+/// Runs competitions.
 #[derive(Debug)]
 pub struct Ring {
     bench: Arc<Workbench>,
 }
 
-/// A key of a run's own. No user's key has a colon.
+/// A key of a run. Users' keys have no colon.
 fn key(brief: &RaceBrief, what: &str) -> String {
     format!("run:{}/{what}", brief.run)
 }
 
-/// What the sandbox of an entry can be found by: it came with the others, or by itself where it did not.
+/// The keys by which an entry's sandbox is found: created with the others, or in a separate try.
 fn keys_of_fork(brief: &RaceBrief, number: i64) -> [String; 2] {
     let alone = key(brief, &format!("fork-{number}"));
     [format!("fork/{number}/{}", key(brief, "forks")), format!("fork/1/{alone}")]
@@ -65,9 +65,9 @@ impl Ring {
         AHEAD_MS.min(self.bench.policy.longest_timeout_ms)
     }
 
-    /// The sandboxes that an entry ever had, live or over.
+    /// All sandboxes that an entry ever had, live or ended.
     async fn forks_of(&self, brief: &RaceBrief, number: i64) -> Result<Vec<(SandboxId, bool)>, StepError> {
-        // One that is just being made, for somebody who no longer waits, is not on record yet.
+        // A fork that is being created for a caller that no longer waits is not recorded yet.
         self.bench.making.done(&key(brief, "forks")).await;
         let mut found = Vec::new();
         for key in keys_of_fork(brief, number) {
@@ -81,7 +81,7 @@ impl Ring {
         Ok(found)
     }
 
-    /// Forks the source, to its end though nobody waits any more; waits for room.
+    /// Forks the source, to the end even if the caller no longer waits; waits for room.
     async fn fork_so_often(
         &self,
         brief: &RaceBrief,
@@ -97,7 +97,7 @@ impl Ring {
             let spec = ForkSpec {
                 count: u32::try_from(sizes.len()).unwrap_or(u32::MAX),
                 timeout_ms: self.ahead_ms(),
-                // Agents begin anew: files are all that they need.
+                // Agents start from scratch: they only need files.
                 wish: MemoryWish { memory: Some(false), with_secrets: false },
                 // An agent that thinks for an hour is not idle, nor is one that waits for slower ones.
                 idle_s: Some(0),
@@ -133,14 +133,14 @@ impl Ring {
         RunFailure::new(StepCode::ForkFailed, format!("the fork did not come to be: {}", told.message))
     }
 
-    /// What the sandbox of an entry is to have. An agent without a definition fails when it is to work.
+    /// The size of an entry's sandbox. An agent without a definition fails later, when it should work.
     async fn size_of(&self, brief: &RaceBrief, entry: &EntryBrief) -> Result<SizeWish, StepError> {
         let agent = self.bench.store.agent(&self.scope(brief), entry.agent).await?;
         let definition = agent.and_then(|agent| agent.definition);
         Ok(definition.map(|definition| definition.limits.size()).unwrap_or_default())
     }
 
-    /// One more try for an entry that came away without a sandbox.
+    /// One more try for an entry that got no sandbox.
     async fn fork_alone(&self, brief: &RaceBrief, source: SandboxId, entry: &EntryBrief) -> Fork {
         let key = key(brief, &format!("fork-{}", entry.number));
         let told = |error: StepError| RunFailure::new(error.code, error.message);
@@ -162,7 +162,7 @@ impl Ring {
             .ok_or_else(|| StepError::fatal(StepCode::CompetitionGone, "the entry is not on record any more"))
     }
 
-    /// The sandboxes that the competition's own rows have; one that others prepared is not among them.
+    /// The sandboxes in the competition's own rows; a sandbox that the caller prepared is not among them.
     async fn on_record(&self, brief: &RaceBrief) -> Result<Vec<SandboxId>, StepError> {
         let scope = self.scope(brief);
         let entries = self.bench.store.competition_entries(&scope, brief.competition).await?;
@@ -174,7 +174,7 @@ impl Ring {
         Ok(all)
     }
 
-    /// Has a sandbox run that kept only its files while a person decided; waits for room.
+    /// Resumes a sandbox that kept only its files while a person decided; waits for room.
     async fn awake(&self, at: &Station) -> Result<(), StepError> {
         let since = Instant::now();
         loop {
@@ -209,7 +209,7 @@ impl Arena for Ring {
         let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
         let order = SandboxOrder {
             key: &key(brief, "source"),
-            // It is nobody's: each agent is to see its own fork at most.
+            // It has no owner: each agent may see at most its own fork.
             agent: None,
             template: brief.template.as_deref(),
             secrets: &BTreeMap::new(),
@@ -354,8 +354,8 @@ impl Arena for Ring {
             git.changes_since(&session, &repository, &base).await
         });
         let (stat, diff) = found.await?;
-        // Whoever may read the record may not read secrets: as with what is kept as an artifact. The first who asks has them
-        // read.
+        // Callers that may read the record may not read secrets: redact it as an artifact. The first caller
+        // loads the values.
         let project = at.scope.project();
         self.bench.store.secret_values(project).await?;
         Ok(Changes {
@@ -394,7 +394,7 @@ impl Arena for Ring {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            // The host may be starting anew, and an entry that cannot rest is out.
+            // The host may be restarting, and an entry that cannot pause would be eliminated.
             if !error.is_transient() || since.elapsed() > REST_WITHIN {
                 return Err(self.bench.trouble_at(&at, error));
             }
@@ -433,8 +433,8 @@ impl Arena for Ring {
         if brief.source.is_none() {
             all.extend(self.bench.find_sandbox(&self.scope(brief), &key(brief, "source")).await?);
         }
-        // A key stands for a sandbox for a day, and a person may take longer to decide. What the rows do not have yet, the
-        // keys do.
+        // A key refers to a sandbox for a day, and a person may take longer to decide: use the rows too. The
+        // keys have sandboxes that the rows do not have yet.
         all.extend(self.on_record(brief).await?);
         for sandbox in all {
             self.bench.end_sandbox(&self.station(brief, sandbox)).await?;
@@ -443,7 +443,7 @@ impl Arena for Ring {
     }
 }
 
-/// What the winner's pull request says.
+/// The text of the winner's pull request.
 fn describe(brief: &RaceBrief, entry: &EntryRow, reasons: &[String]) -> PullText {
     const LONGEST_TITLE: usize = 256;
     let mut body = quoted(entry.summary.as_deref());

@@ -1,4 +1,4 @@
-//! What a pull request says of the work that it is.
+//! Texts of pull requests.
 
 use coffer_flow::task::Checked;
 
@@ -6,14 +6,14 @@ const LONGEST_TITLE: usize = 256;
 const LONGEST_SUMMARY: usize = 8 * 1024;
 const LONGEST_COMMAND: usize = 300;
 
-/// What a pull request is called, and says.
+/// The title and body of a pull request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullText {
     pub title: String,
     pub body: String,
 }
 
-/// What was done, by whom.
+/// The work to describe.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkDone<'a> {
     pub title: &'a str,
@@ -55,14 +55,14 @@ impl PullText {
     }
 }
 
-/// What an agent said, as it was said: what it writes is not to look like ours, nor to call people.
+/// Quotes what an agent wrote: it must not look like our text, nor mention people.
 pub(super) fn quoted(summary: Option<&str>) -> String {
     let Some(summary) = summary.map(str::trim).filter(|summary| !summary.is_empty()) else {
         return String::new();
     };
     let kept = &summary[..summary.floor_char_boundary(LONGEST_SUMMARY)];
     let mut body = String::new();
-    // To Markdown a carriage return ends a line too, and the quote with it.
+    // For Markdown a carriage return ends a line too, and the quote with it.
     for line in kept.lines().flat_map(|line| line.split('\r')) {
         body.push_str("> ");
         body.push_str(&line.replace('@', "@\u{200b}"));
@@ -72,7 +72,7 @@ pub(super) fn quoted(summary: Option<&str>) -> String {
     body
 }
 
-/// Text that stays text in Markdown, on one line of a table.
+/// Escapes text for Markdown, on one line of a table.
 pub(super) fn code(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let plain = plain.replace('`', "'").replace('|', "\\|");

@@ -1,4 +1,4 @@
-//! What is heard of a program while it runs: the end of what it wrote, and how far an agent is by its own account.
+//! Reads a running program's output: its end, and an agent's reported progress.
 
 use std::time::Duration;
 
@@ -8,26 +8,26 @@ use coffer_wire::agentd::OutputStream;
 
 use coffer_fleet::output::{Kind, LogRecord};
 
-/// Of each stream, what is kept of its end.
+/// Bytes kept of the end of each stream.
 const MOST_KEPT: usize = 4096;
 const LAST_LINES: usize = 5;
 const LONGEST_QUOTE: usize = 600;
 const SHORTEST_QUIET: Duration = Duration::from_secs(3);
 const LONGEST_QUIET: Duration = Duration::from_secs(30);
 
-/// How far an agent is: what it does, and what it has used so far.
+/// An agent's progress: its current action, and its usage so far.
 pub(super) type Progress = (AgentProgress, AgentReport);
 
-/// How long nothing is told of an agent that has worked for so long: an event in seconds at first, and not thousands of
-/// them in a day.
+/// The pause between progress events for an agent of this age: seconds at first, and not thousands of events
+/// in a day.
 pub(super) fn quiet_for(age: Duration) -> Duration {
     (age / 20).clamp(SHORTEST_QUIET, LONGEST_QUIET)
 }
 
-/// What is heard of a program while it runs.
+/// The state of reading a program's output.
 pub(super) struct Heard {
     pub(super) reader: Option<AgentReader>,
-    /// What an agent did last, and whether that was told.
+    /// An agent's last action, and whether it was published.
     doing: AgentProgress,
     is_told: bool,
     main: Vec<u8>,
@@ -52,7 +52,7 @@ impl Heard {
         }
     }
 
-    /// What there is to tell of an agent, where it was not told before.
+    /// An agent's progress, if it was not published yet.
     pub(super) fn news(&mut self) -> Option<Progress> {
         let report = self.reader.as_ref()?.report().clone();
         (!std::mem::replace(&mut self.is_told, true)).then(|| (self.doing.clone(), report))
@@ -62,7 +62,7 @@ impl Heard {
         self.reader.as_ref().and_then(|reader| reader.report().cost_nanos).unwrap_or(0)
     }
 
-    /// The last lines that it wrote, of complaints where there are any.
+    /// The last lines of output, from stderr if it has any.
     pub(super) fn last_words(&self) -> Option<String> {
         let bytes =
             if self.error.iter().any(|byte| !byte.is_ascii_whitespace()) { &self.error } else { &self.main };
@@ -76,7 +76,7 @@ impl Heard {
     }
 }
 
-/// Takes in a record of the log; says whether it is the end.
+/// Processes a record of the log; returns whether it is the end.
 pub(super) fn hear(record: &LogRecord, execution: ExecutionId, heard: &mut Heard) -> bool {
     if record.execution != execution {
         return false;

@@ -1,4 +1,4 @@
-//! Who is just having a sandbox made, so that whoever looks for it waits for that.
+//! Tracks sandboxes that are being created, so that a lookup waits for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Weak};
 use coffer_core::sync::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
-/// A lock for each run: one that makes sandboxes for minutes is not in the way of others.
+/// A lock for each run: one that creates sandboxes for minutes does not block others.
 #[derive(Debug, Default)]
 pub struct Making {
     runs: Mutex<HashMap<String, Weak<RwLock<()>>>>,
 }
 
 impl Making {
-    /// Held while a sandbox of the key's run is being made.
+    /// Held while a sandbox of the key's run is being created.
     pub(super) async fn begin(&self, key: &str) -> OwnedRwLockReadGuard<()> {
         self.of(key).read_owned().await
     }
 
-    /// Waits until no sandbox of the key's run is being made.
+    /// Waits until no sandbox of the key's run is being created.
     pub(super) async fn done(&self, key: &str) {
         let lock = self.of(key);
         drop(lock.write().await);
@@ -51,7 +51,7 @@ mod tests {
         let _other = making.begin("run:b/source").await;
         assert!(making.done("run:a/source").now_or_never().is_none());
         assert!(making.done("run:c/source").now_or_never().is_some());
-        // Several of one run are made at once.
+        // Several of one run can be created at once.
         drop(making.begin("run:a/fork-2").await);
         drop(held);
         assert!(making.done("run:a/source").now_or_never().is_some());

@@ -1,4 +1,4 @@
-//! Where agents work: a sandbox, a repository in it, an agent, and what becomes of its work.
+//! The work of agents: a sandbox, a repository in it, an agent, and its results.
 //!
 //! [`TaskShop`] does the steps of an attempt at a task, [`Ring`] those of a competition. Both ask [`Git`] for what is git's,
 //! and share what a [`Workbench`] has: sandboxes, agents, and trying again. Every step may be asked for again after a server
@@ -43,23 +43,23 @@ pub struct Workbench {
     pub limiter: Arc<Limiter>,
     pub policy: LifetimePolicy,
     pub default_template: String,
-    /// Under whose name is committed where a project has none.
+    /// The author of commits if a project has none.
     pub signature: Signature,
-    /// Whoever looks for a sandbox waits until those that are being made are on record.
+    /// A lookup of a sandbox waits until those being created are recorded.
     pub making: Making,
 }
 
-/// Whose work it is, and where it is done.
+/// The project and sandbox of some work.
 #[derive(Debug, Clone)]
 pub struct Station {
     pub scope: ProjectScope,
     pub sandbox: SandboxId,
-    /// For records: `agent:<id>`.
+    /// The actor for records: `agent:<id>`.
     pub actor: String,
 }
 
 impl Workbench {
-    /// The name of an agent, and how it is run.
+    /// The name and definition of an agent.
     pub async fn agent(
         &self,
         scope: &ProjectScope,
@@ -78,7 +78,7 @@ impl Workbench {
         Ok((name, definition))
     }
 
-    /// What an agent is called, also where it was removed.
+    /// The name of an agent, or its id if it was deleted.
     pub async fn name_of(&self, scope: &ProjectScope, agent: AgentId) -> Result<String, StepError> {
         Ok(self.store.agent(scope, agent).await?.map_or_else(|| agent.to_string(), |found| found.name))
     }

@@ -9,14 +9,15 @@ use super::{PullText, Station, Workbench};
 use crate::git::{BranchOrder, CloneOrder, CommitMessage, CommitOrder, PullOrder, PushOrder, Submodules};
 use coffer_core::git::Pushed;
 
-/// The name of a repository without where it is kept, which is in front where people want to be clear.
+/// The name of a repository without the optional prefix `local/`.
 pub(super) fn plain(repository: &str) -> String {
     repository.strip_prefix("local/").unwrap_or(repository).to_string()
 }
 
 pub(super) fn branch_name(text: &str, code: StepCode) -> Result<BranchName, StepError> {
-    text.parse()
-        .map_err(|why| StepError::fatal(code, format!("`{}` is no branch: {why}", text.escape_debug())))
+    text.parse().map_err(|why| {
+        StepError::fatal(code, format!("`{}` is not a valid branch: {why}", text.escape_debug()))
+    })
 }
 
 fn base_name(base: Option<&str>) -> Result<Option<BranchName>, StepError> {
@@ -28,7 +29,7 @@ pub(super) fn commit_id(text: &str) -> Result<CommitId, StepError> {
         .map_err(|why| StepError::fatal(StepCode::Commit, format!("it is not known where work began: {why}")))
 }
 
-/// Has a branch checked out: taken up where it exists, here or at the forge, and from `base` otherwise.
+/// Checks out a branch: an existing one, here or on the forge, or a new one from `base`.
 pub(super) fn branch_order(
     repository: &str,
     name: &str,
@@ -70,7 +71,7 @@ impl Workbench {
             path: None,
             branch: base_name(base)?,
             depth: None,
-            // What cannot be had is told in the operation's event, and is no reason to give up.
+            // Missing submodules are listed in the operation's event, and do not fail the step.
             submodules: Submodules::Reachable,
             user: None,
             signature: Some(self.signature.clone()),
@@ -118,7 +119,7 @@ impl Workbench {
         })
     }
 
-    /// What work begins from where nothing else is said.
+    /// The default base branch.
     pub(super) async fn default_branch(&self, at: &Station, repository: &str) -> Result<String, StepError> {
         let found = self.store.repository(&at.scope, &plain(repository)).await?;
         let gone = || StepError::fatal(StepCode::UnknownRepository, "the repository was removed");

@@ -1,4 +1,4 @@
-//! The sandbox of an attempt: made once, kept while it is worked in, and put away.
+//! The sandbox of an attempt: created once, kept while it is used, then destroyed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,31 +16,32 @@ use tracing::Instrument as _;
 use super::{Station, Workbench};
 use coffer_fleet::{CreateSpec, FleetError};
 
-/// How far ahead a sandbox's end is kept while it is worked in, and how long one that a person may want to look at stays.
+/// How far ahead a sandbox's deadline is kept while it is used, and how long a failed one stays for a person
+/// to look at.
 const AHEAD_MS: Millis = 3_600_000;
-/// How long a sandbox is waited for where the host or the project has no room.
+/// How long to wait for a sandbox if the host or the project has no room.
 pub(super) const ROOM_WITHIN: Duration = Duration::from_secs(900);
 pub(super) const ROOM_PAUSE: Duration = Duration::from_secs(3);
-/// All sandboxes of one key are asked for alike.
+/// All requests with one key are alike.
 const FINGERPRINT: &str = "workshop";
 
-/// A sandbox to be.
+/// A sandbox to create.
 #[derive(Debug)]
 pub struct SandboxOrder<'a> {
-    /// Stands for this sandbox alone. Users' own keys have no colon, so theirs are never the same.
+    /// Identifies this sandbox. Users' own keys have no colon, so they never collide.
     pub key: &'a str,
-    /// Its owner, where it has one.
+    /// Its owner, if any.
     pub agent: Option<AgentId>,
-    /// The server's usual one, where nothing is said.
+    /// The server's default if `None`.
     pub template: Option<&'a str>,
-    /// Variables that get a secret's value, by its name.
+    /// Variables that get a secret's value, by the secret's name.
     pub secrets: &'a BTreeMap<String, String>,
     pub metadata: BTreeMap<String, String>,
     pub size: SizeWish,
 }
 
 impl Workbench {
-    /// The sandbox of that key: found, or made. Waits for room.
+    /// Finds or creates the sandbox of a key. Waits for room.
     pub async fn ensure_sandbox(
         &self,
         scope: ProjectScope,
@@ -50,7 +51,7 @@ impl Workbench {
         loop {
             let spec = self.spec(&scope, &order)?;
             let fleet = self.fleet.clone();
-            // To its end though nobody waits any more, and whoever then looks for it waits for that.
+            // Finish it even if the caller no longer waits; a later lookup waits for it.
             let making = self.making.begin(order.key).await;
             let made = async move {
                 let made = fleet.create(scope, spec).await;
@@ -74,7 +75,7 @@ impl Workbench {
         }
     }
 
-    /// Waits a while where there may be room soon; fails where there will not be, or was not for too long.
+    /// Waits a while if there may be room soon; fails if there will not be, or was not for too long.
     pub(super) async fn await_room(
         &self,
         project: ProjectId,
@@ -116,7 +117,7 @@ impl Workbench {
             },
             size: order.size,
             base: None,
-            // Processes of a snapshot are used to what they had; an agent begins anew in any case.
+            // Processes of a snapshot rely on their size; an agent starts from scratch in any case.
             memory: (!order.size.is_none()).then_some(false),
             idempotency: Some((order.key.to_string(), FINGERPRINT.to_string())),
         })
@@ -126,13 +127,13 @@ impl Workbench {
         AHEAD_MS.min(self.policy.longest_timeout_ms)
     }
 
-    /// The sandbox that a key stands for, live or over.
+    /// The sandbox of a key, live or ended.
     pub async fn find_sandbox(
         &self,
         scope: &ProjectScope,
         key: &str,
     ) -> Result<Option<SandboxId>, StepError> {
-        // One that is just being made, for somebody who no longer waits, is not on record yet.
+        // A sandbox that is being created for a caller that no longer waits is not recorded yet.
         self.making.done(key).await;
         let idempotency = Idempotency { key, fingerprint: FINGERPRINT };
         Ok(match self.store.earlier_sandbox(scope, idempotency).await? {
@@ -141,17 +142,17 @@ impl Workbench {
         })
     }
 
-    /// Has a sandbox that is worked in live on.
+    /// Extends the deadline of a sandbox in use.
     pub async fn keep(&self, at: &Station) -> Result<(), StepError> {
         let record = self.record(at).await?;
         if let Err(error) = self.fleet.refresh(record, self.ahead_ms()).await {
-            // It has most of an hour left: the next time will do.
-            tracing::debug!(sandbox.id = %at.sandbox, "sandbox {} is not kept for longer: {error}", at.sandbox);
+            // It has most of an hour left: the next try suffices.
+            tracing::debug!(sandbox.id = %at.sandbox, "could not extend the deadline of sandbox {}: {error}", at.sandbox);
         }
         Ok(())
     }
 
-    /// Ends a sandbox; fine where it is over, and not where it lives on another host.
+    /// Destroys a sandbox; succeeds if it has ended, and fails if it lives on another host.
     pub async fn end_sandbox(&self, at: &Station) -> Result<(), StepError> {
         let record = match self.record(at).await {
             Ok(record) => record,
@@ -162,7 +163,8 @@ impl Workbench {
         ended.map_err(|error| self.trouble_at(at, error))
     }
 
-    /// Leaves a sandbox for a person to look at until its time is up; what was started in it from here is ended.
+    /// Leaves a sandbox until its deadline, for a person to look at; ends the programs that this server
+    /// started in it.
     pub async fn leave_sandbox(&self, at: &Station) -> Result<(), StepError> {
         let Some(record) = self.fleet.find(&at.scope, at.sandbox) else { return Ok(()) };
         let trouble = |error| self.trouble_at(at, error);
@@ -175,7 +177,7 @@ impl Workbench {
         self.keep(at).await
     }
 
-    /// What a sandbox has cost, in billionths.
+    /// The cost of a sandbox, in billionths.
     pub async fn cost_of(&self, scope: &ProjectScope, sandbox: SandboxId) -> Result<i64, StepError> {
         Ok(self.fleet.usage.cost_of(scope, sandbox).await?)
     }

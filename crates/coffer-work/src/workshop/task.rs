@@ -21,7 +21,7 @@ pub struct TaskShop {
     bench: Arc<Workbench>,
 }
 
-/// A key of a run's own. No user's key has a colon.
+/// A key of a run. Users' keys have no colon.
 fn key(run: RunId, what: &str) -> String {
     format!("run:{run}/{what}")
 }
@@ -48,8 +48,8 @@ impl TaskShop {
         Ok(self.attempts(brief).await?.into_iter().find(|attempt| attempt.run == brief.run))
     }
 
-    /// What this attempt's sandbox, and the next turn of its agent, may still cost. What is on record of this attempt may be
-    /// of a turn under way, so it is said what those before it cost.
+    /// What this attempt's sandbox, and the next turn of its agent, may still cost. The record of this
+    /// attempt may include a turn in progress, so the caller passes the cost of the turns before.
     async fn allowance(&self, brief: &Brief, before: &AgentReport) -> Result<Option<i64>, StepError> {
         let Some(budget) = brief.budget_nanos else { return Ok(None) };
         let mut left = budget.saturating_sub(before.cost_nanos.unwrap_or(0));
@@ -148,7 +148,7 @@ impl Workshop for TaskShop {
         };
         let allowance = self.allowance(brief, turn.before).await?;
         let work = self.bench.start_agent(&at, order).await?;
-        // So that its output can be looked at from now on.
+        // So that its output can be read from now on.
         let execution = Some(work.execution);
         self.note(start, AttemptNote { execution, ..AttemptNote::default() }).await?;
         let tell = move |(doing, report): Progress| {
@@ -163,7 +163,7 @@ impl Workshop for TaskShop {
         };
         let done = self.bench.await_agent(&at, &work, allowance, &tell).await;
         if done.as_ref().is_err_and(|error| !error.transient) && work.reported() > 0 {
-            // Of a turn that came to nothing too: the next attempt has that much less.
+            // Count a failed turn too: the next attempt has that much less.
             let before = turn.before.cost_nanos.unwrap_or(0);
             let cost_nanos = Some(before.saturating_add(work.reported()));
             self.note(start, AttemptNote { cost_nanos, ..AttemptNote::default() }).await?;
@@ -266,7 +266,7 @@ impl Workshop for TaskShop {
         let own = self.own_attempt(brief).await?;
         let was_worked_in = own.is_some_and(|attempt| attempt.note.execution.is_some());
         match how {
-            // A person may want to look at what its agent did there.
+            // A person may want to look at the agent's work there.
             Ending::Failed if was_worked_in => self.bench.leave_sandbox(&at).await,
             Ending::Done | Ending::Cancelled | Ending::Failed => self.bench.end_sandbox(&at).await,
         }

@@ -1,4 +1,4 @@
-//! What went wrong, as a step of a run tells it; and waiting for what may soon be right again.
+//! Turns failures into step errors, and retries while an obstacle may pass.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::git::{Git, GitError, Session};
 use coffer_fleet::output::Patterns;
 use coffer_fleet::{Record, describe};
 
-/// How long a move is tried where its obstacle may pass by itself: a part of the installation is away, another git
-/// holds a lock.
+/// How long to retry an operation whose obstacle may pass by itself: a part of the installation is away,
+/// another git holds a lock.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long what an earlier server started may go on before nobody waits for it any more.
+/// How long to wait for programs that an earlier server started.
 const LEFT_OVER: Duration = Duration::from_secs(240);
 const LOOK: Duration = Duration::from_millis(300);
 const LONGEST_TOLD: usize = 2000;
 
-/// What a step says of a failure in `sandbox`.
+/// The step error for a failure in `sandbox`.
 fn step_error(error: &GitError, sandbox: &str, patterns: &Patterns) -> StepError {
     let Refusal { code, message, hint, .. } = error.explain(sandbox);
     let message = hint.map_or_else(|| message.clone(), |hint| format!("{message} ({hint})"));
@@ -35,7 +35,7 @@ fn step_error(error: &GitError, sandbox: &str, patterns: &Patterns) -> StepError
     StepError { code, message: redacted(patterns, &message), transient: error.is_transient() }
 }
 
-/// Without what must not be shown, and not too long.
+/// Redacts a text and shortens it.
 pub(super) fn redacted(patterns: &Patterns, text: &str) -> String {
     let mut text = patterns.redact(text);
     text.truncate(text.floor_char_boundary(LONGEST_TOLD));
@@ -43,17 +43,18 @@ pub(super) fn redacted(patterns: &Patterns, text: &str) -> String {
 }
 
 impl Workbench {
-    /// What a step tells of a refusal where there is no sandbox, or not yet.
+    /// The step error for a refusal without a sandbox.
     pub(super) fn trouble(&self, project: ProjectId, error: impl Into<GitError>) -> StepError {
         step_error(&error.into(), "new", &self.exec.output.patterns(project))
     }
 
-    /// What a step tells of a refusal in a sandbox. Everything that was said there may be in it.
+    /// The step error for a refusal in a sandbox. It may contain anything that was printed there, so it is
+    /// redacted.
     pub(super) fn trouble_at(&self, at: &Station, error: impl Into<GitError>) -> StepError {
         step_error(&error.into(), &at.sandbox.to_string(), &self.patterns_at(at))
     }
 
-    /// What must not be shown of what is said in a sandbox.
+    /// The redaction patterns of a sandbox.
     pub(super) fn patterns_at(&self, at: &Station) -> Arc<Patterns> {
         match self.fleet.find(&at.scope, at.sandbox) {
             Some(record) => self.exec.output.patterns_in(&record),
@@ -61,7 +62,7 @@ impl Workbench {
         }
     }
 
-    /// The sandbox, where it lives and is here.
+    /// The sandbox, if it is live and on this host.
     pub(super) async fn record(&self, at: &Station) -> Result<Arc<Record>, StepError> {
         if let Some(record) = self.fleet.find(&at.scope, at.sandbox) {
             return Ok(record);
@@ -86,8 +87,8 @@ impl Workbench {
         Ok(Session { scope: at.scope, record, actor: at.actor.clone(), key: None })
     }
 
-    /// Does something with git in the sandbox, again where what is in the way may pass. Each try goes on to its end though
-    /// nobody waits any more: a gate that it opened must be shut.
+    /// Runs a git operation in the sandbox, and retries while the obstacle may pass. Each try runs to its end
+    /// even if the caller no longer waits: a gate that it opened must be closed.
     pub(super) async fn with_git<O, T, F>(
         &self,
         at: &Station,
@@ -117,12 +118,12 @@ impl Workbench {
         }
     }
 
-    /// Waits for what a server that died had started here of its own accord: git must not meet itself.
+    /// Waits for programs that a dead server had started here: two git processes must not interfere.
     async fn left_over(&self, at: &Station) -> Result<(), StepError> {
         let since = Instant::now();
         loop {
             let record = self.record(at).await?;
-            // Where it does not answer, whatever comes next says so better.
+            // If it does not answer, the next operation gives the better error.
             let running = self.exec.running(&record).await.unwrap_or_default();
             let mut ours = false;
             for execution in running {
@@ -133,7 +134,7 @@ impl Workbench {
                 return Ok(());
             }
             if since.elapsed() > LEFT_OVER {
-                let message = "something that was begun earlier in the sandbox does not end";
+                let message = "a program that was started earlier in the sandbox does not end";
                 return Err(StepError::transient(StepCode::StillRunning, message));
             }
             tokio::time::sleep(LOOK).await;
