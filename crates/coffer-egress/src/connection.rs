@@ -15,8 +15,8 @@
 //! A connection that gets headers is dialled by its name however it was allowed, and then carried by
 //! [`inject`] instead of [`relay`](mod@crate::relay).
 //!
-//! Where the name opened the way, the address that the sandbox chose is not used at all: it may belong to
-//! somebody else.
+//! If the name allowed the connection, the address that the sandbox chose is not used: it may belong to
+//! another host.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -50,7 +50,7 @@ const READ_SIZE: usize = 4096;
 /// The first byte of TLS.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// Takes connections until the sandbox is removed.
+/// Accepts connections until the sandbox is removed.
 pub(crate) async fn serve(
     sandbox: Arc<Sandbox>,
     listener: TcpListener,
@@ -83,7 +83,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Handles one connection to its end; `original` is where the sandbox meant it to go.
+/// Handles one connection to its end; `original` is the destination that the sandbox chose.
 pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, original: SocketAddr) {
     // Small writes of a shell or a chat must not wait for each other.
     stream.set_nodelay(true).ok();
@@ -135,7 +135,7 @@ impl NotOpened {
     }
 }
 
-/// Opens the way out, if there is one; `hello` becomes what the sandbox has said already.
+/// Opens the connection out, if allowed; `hello` becomes the bytes that the sandbox has already sent.
 async fn open(
     sandbox: &Arc<Sandbox>,
     stream: &mut TcpStream,
@@ -165,22 +165,22 @@ async fn open(
     Ok((stream, admitted, target))
 }
 
-/// What is to be opened to put headers in, if anything is.
+/// The connection to terminate in order to add headers, if any.
 fn target(policy: &Policy, destination: &Destination, hello: &[u8]) -> Option<Target> {
     let (host, port) = (destination.name.clone()?, destination.port);
     let opened = policy.opens_for_headers(&host, port)?;
     let is_tls = hello.first() == Some(&TLS_HANDSHAKE);
-    // What is neither gets no headers, and so needs not be opened.
+    // Other protocols get no headers, so the connection is not terminated.
     (is_tls == (opened == Opened::Tls)).then_some(Target { host, port, opened })
 }
 
-/// Whether the way needs a secret that was withheld when the policy was written down.
+/// Whether the connection needs a secret that is not known yet.
 fn lacks_secrets(policy: &Policy, target: Option<&Target>) -> bool {
     let has_login = policy.proxy().is_some_and(|proxy| proxy.login().is_some());
     policy.is_withheld() && (target.is_some() || has_login)
 }
 
-/// Tells a plain HTTP request why it was refused; says whether that was possible.
+/// Tells a plain HTTP client why it was refused; returns whether that was possible.
 async fn explain(
     sandbox: &Sandbox,
     stream: &mut TcpStream,
@@ -234,7 +234,7 @@ async fn dial_address(
     attempt(sandbox, Route { destination, address: AddressFrom::Sandbox }).await?.ok_or(NotOpened::Failed)
 }
 
-/// Dials a name by its addresses as we find them, the family that the sandbox chose first.
+/// Dials a name by addresses that we look up, the family that the sandbox chose first.
 async fn dial_name(
     sandbox: &Arc<Sandbox>,
     destination: Destination,
@@ -278,20 +278,20 @@ async fn dial_name(
     match walls_met {
         _ if attempts > 0 => Err(NotOpened::Failed),
         Some((address, class)) => Err(walled(&Destination { address, ..destination }, class)),
-        // No answer says nothing about the name.
+        // A failed lookup says nothing about the name.
         None if unknown => Err(NotOpened::Failed),
         None => Err(NotOpened::refused(destination, Cause::NameWithoutAddress)),
     }
 }
 
-/// Dials once. The policy is asked again in the moment of dialling, as it may have changed meanwhile.
+/// Dials once. The policy is checked again just before, because it may have changed meanwhile.
 async fn attempt(sandbox: &Arc<Sandbox>, route: Route) -> Result<Option<(TcpStream, Admitted)>, NotOpened> {
     let to = SocketAddr::new(route.destination.address, route.destination.port);
     let destination = route.destination.clone();
     let admitted = sandbox.admit(route).map_err(|rule| NotOpened::refused(destination, Cause::Rule(rule)))?;
     tokio::select! {
         biased;
-        // Recorded by whoever cut it.
+        // The code that cut it has recorded it.
         () = admitted.cut.cancelled() => Err(NotOpened::Failed),
         dialled = timeout(sandbox.settings.dial, dial(sandbox, admitted.policy.proxy(), to)) => match dialled {
             Ok(Ok(stream)) => Ok(Some((stream, admitted))),
@@ -304,7 +304,7 @@ async fn attempt(sandbox: &Arc<Sandbox>, route: Route) -> Result<Option<(TcpStre
     }
 }
 
-/// Dials straight, or through the proxy and never past it.
+/// Dials directly, or through the proxy and never around it.
 pub(crate) async fn dial(sandbox: &Sandbox, proxy: Option<&Proxy>, to: SocketAddr) -> io::Result<TcpStream> {
     let Some(proxy) = proxy else { return sandbox.seams.dialer.dial(to).await };
     let inner = || io::Error::new(io::ErrorKind::PermissionDenied, "the proxy has no public address");

@@ -1,7 +1,7 @@
-//! The node's door: it says who is served and by which policy, and asks what was refused and used.
+//! The node's control connection: sets sandboxes and their policies, and reads refusals and traffic.
 //!
-//! One node at a time. A node that errs or breaks off ends its connection and nothing else: sandboxes are
-//! served on, and the next node finds them by [`Request::Traffic`].
+//! One node at a time. If a node errs or disconnects, only its connection ends: sandboxes are still served,
+//! and the next node finds them by [`Request::Traffic`].
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,10 +20,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::socket::PAUSE_AFTER_ERROR;
 use crate::{Descriptors, Egress, Listeners, NoSuchSandbox, NotAdded};
 
-/// A node that reads no answer for this long has come to a halt.
+/// A node that reads no answer for this long counts as hung.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Takes orders from whoever connects as root or as ourselves. Never returns; drop it to stop.
+/// Serves clients that connect as root or as our own user. Never returns; drop it to stop.
 #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
 pub async fn serve(egress: Arc<Egress>, listener: UnixListener) {
     // Aborted with this, too: after a stop there is no sandbox left to give orders about.
@@ -40,23 +40,24 @@ pub async fn serve(egress: Arc<Egress>, listener: UnixListener) {
         match stream.peer_cred() {
             Ok(peer) if peer.uid() == 0 || peer.uid() == geteuid().as_raw() => {}
             Ok(peer) => {
-                tracing::warn!("refused the orders of uid {}", peer.uid());
+                tracing::warn!("refused a control connection of uid {}", peer.uid());
                 continue;
             }
             Err(error) => {
-                tracing::warn!("could not tell who connected: {error}");
+                tracing::warn!("could not get the credentials of a control connection: {error}");
                 continue;
             }
         }
         if let Some(before) = current.take() {
-            // Whatever it ordered last is done or was never begun, and the next one's first order waits for it.
+            // The last request is done or was never begun, and the next connection's first request waits for
+            // it.
             before.abort();
             let _ = before.await;
         }
         let egress = Arc::clone(&egress);
         current = Some(AbortOnDropHandle::new(tokio::spawn(async move {
             match converse(&egress, stream).await {
-                Ok(()) => tracing::debug!("the node has left"),
+                Ok(()) => tracing::debug!("the node disconnected"),
                 Err(error) => tracing::warn!("the node's connection broke: {error}"),
             }
         })));
@@ -87,7 +88,7 @@ async fn converse(egress: &Egress, stream: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what is asked; descriptors that are of no use are closed.
+/// Handles a request; unneeded descriptors are closed.
 fn answer(egress: &Egress, request: Request, descriptors: Vec<OwnedFd>) -> Result<Reply, EgressError> {
     if !matches!(request, Request::Add { .. }) && !descriptors.is_empty() {
         return Err(bad_descriptors("only `add` brings descriptors"));
@@ -105,7 +106,7 @@ fn answer(egress: &Egress, request: Request, descriptors: Vec<OwnedFd>) -> Resul
             Ok(Reply::Done)
         }
         Request::Remove { sandbox } => {
-            // Unknown is as good as removed.
+            // An unknown sandbox counts as removed.
             let _ = egress.remove(sandbox);
             Ok(Reply::Done)
         }
@@ -124,7 +125,7 @@ fn answer(egress: &Egress, request: Request, descriptors: Vec<OwnedFd>) -> Resul
     }
 }
 
-/// Gives each kind its descriptors, in the order in which they came.
+/// Assigns the descriptors to their kinds, in order.
 fn sort(descriptors: Vec<OwnedFd>, counts: [usize; 3]) -> Result<Descriptors, EgressError> {
     let promised = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
     if promised != Some(descriptors.len()) || descriptors.len() > MOST_DESCRIPTORS {

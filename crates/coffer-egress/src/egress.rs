@@ -21,7 +21,7 @@ use crate::sandbox::{Sandbox, Standing};
 use crate::settings::Settings;
 use crate::socket::{self, Dialer, HostDialer, OriginalDestination, Redirected};
 
-/// What egress needs of the world; tests put their own in its place.
+/// The outside world, as egress uses it; tests replace it.
 #[derive(Debug, Clone)]
 pub struct Seams {
     pub resolver: Arc<dyn Resolver>,
@@ -39,14 +39,14 @@ impl Seams {
 /// The sockets that the node opened inside a sandbox's network namespace.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    /// Where all of the sandbox's connections are redirected to.
+    /// The target of the sandbox's redirected connections.
     pub tcp: Vec<TcpListener>,
-    /// Where its questions are.
+    /// The sockets for its DNS questions.
     pub dns_udp: Vec<UdpSocket>,
     pub dns_tcp: Vec<TcpListener>,
 }
 
-/// Sockets as they come from the node, before anybody looked at them.
+/// Sockets as received from the node, unchecked.
 #[derive(Debug, Default)]
 pub struct Descriptors {
     pub tcp: Vec<OwnedFd>,
@@ -55,7 +55,7 @@ pub struct Descriptors {
 }
 
 impl Listeners {
-    /// Takes sockets over, and refuses any that is not what it should be. Must be called within a runtime.
+    /// Takes over sockets, and refuses any of the wrong kind. Must be called within a runtime.
     pub fn adopt(descriptors: Descriptors) -> io::Result<Self> {
         let Descriptors { tcp, dns_udp, dns_tcp } = descriptors;
         let listeners =
@@ -65,12 +65,12 @@ impl Listeners {
     }
 }
 
-/// There is no sandbox of that id here.
+/// This sandbox is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("sandbox {0} has no network here")]
 pub struct NoSuchSandbox(pub SandboxId);
 
-/// Why a sandbox is not served.
+/// Why a sandbox was not added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdded {
     #[error("sandbox {0} has its network already")]
@@ -79,7 +79,7 @@ pub enum NotAdded {
     Full(usize),
 }
 
-/// Serves the outbound connections and questions of all sandboxes of a machine.
+/// Serves the outbound connections and DNS questions of all sandboxes of a machine.
 #[derive(Debug)]
 pub struct Egress {
     settings: Arc<Settings>,
@@ -93,7 +93,7 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Makes an egress that serves nobody yet; `walls` know the machine's own addresses.
+    /// Creates an egress without sandboxes; `walls` know the machine's own addresses.
     pub fn new(settings: Settings, seams: Seams, walls: Walls) -> Self {
         Self {
             connections: Shares::with_total(pool::EGRESS_CONNECTIONS, settings.connections_in_all),
@@ -119,7 +119,7 @@ impl Egress {
         self.sandboxes().get(&id).cloned().ok_or(NoSuchSandbox(id))
     }
 
-    /// Begins to serve a sandbox. Must be called within a runtime.
+    /// Starts serving a sandbox. Must be called within a runtime.
     pub fn add(&self, id: SandboxId, policy: Policy, listeners: Listeners) -> Result<(), NotAdded> {
         let mut sandboxes = self.sandboxes();
         let count = sandboxes.len();
@@ -150,36 +150,36 @@ impl Egress {
         Ok(())
     }
 
-    /// Ends a sandbox's network and returns what it had used.
+    /// Stops serving a sandbox and returns its traffic.
     pub fn remove(&self, id: SandboxId) -> Result<Traffic, NoSuchSandbox> {
         let sandbox = self.sandboxes().remove(&id).ok_or(NoSuchSandbox(id))?;
         sandbox.stop.cancel();
         Ok(sandbox.traffic())
     }
 
-    /// Puts another policy in force and returns how many open connections it cut.
+    /// Replaces the policy and returns how many open connections it cut.
     ///
-    /// When this returns, no connection is open or will be opened that the new policy forbids.
+    /// When this returns, no connection that the new policy forbids is open or will be opened.
     pub fn replace_policy(&self, id: SandboxId, policy: Policy) -> Result<usize, NoSuchSandbox> {
         Ok(self.find(id)?.replace_policy(policy))
     }
 
-    /// Puts other walls in force, as when the machine has a new address.
+    /// Replaces the walls, for example when the machine has a new address.
     pub fn replace_walls(&self, walls: Walls) {
         let walls = Arc::new(walls);
-        // First for those who come now: whoever was added before sees it below.
+        // First for new sandboxes: those added before are updated below.
         *self.walls() = Arc::clone(&walls);
         for sandbox in self.sandboxes().values() {
             sandbox.replace_walls(Arc::clone(&walls));
         }
     }
 
-    /// Speaks to hosts that rules name under this authority from now on.
+    /// Replaces the certificate authority.
     pub fn replace_authority(&self, authority: Authority) {
         *self.standing.write() = Some(Arc::new(authority));
     }
 
-    /// The policy that is in force.
+    /// The current policy.
     pub fn policy(&self, id: SandboxId) -> Result<Policy, NoSuchSandbox> {
         Ok(self.find(id)?.policy().as_ref().clone())
     }
@@ -189,12 +189,12 @@ impl Egress {
         Ok(self.find(id)?.refusals(after))
     }
 
-    /// What a sandbox has sent, received and opened.
+    /// The traffic of a sandbox.
     pub fn traffic(&self, id: SandboxId) -> Result<Traffic, NoSuchSandbox> {
         Ok(self.find(id)?.traffic())
     }
 
-    /// Who is served.
+    /// The served sandboxes.
     pub fn list(&self) -> Vec<SandboxId> {
         self.sandboxes().keys().copied().collect()
     }

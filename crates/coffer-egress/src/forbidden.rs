@@ -1,6 +1,6 @@
-//! What plain HTTP hears when a rule refuses it: the rule, instead of a reset.
+//! Answers a refused plain HTTP request with the rule, instead of a reset.
 //!
-//! Only where somebody could have allowed it. Walls stay silent, and so does all that is not HTTP.
+//! Only if a person could have allowed it. Walls stay silent, and other protocols get no answer.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use tokio::time::timeout;
 
 use crate::refusal::Cause;
 
-/// Elsewhere a capital letter may be any protocol's first.
+/// At other ports a capital letter may begin any protocol.
 pub(crate) const PORT: u16 = 80;
-/// How long, and how much of a request's body, is waited for so that the answer is not lost with it.
+/// How long to wait for, and how much to read of, a request's body, so that the answer is not lost.
 const PARTING: Duration = Duration::from_secs(2);
 const MOST_BODY: u64 = 256 * 1024;
 
-/// The rule that somebody could change so that the connection is allowed.
+/// The rule that a person could change to allow the connection.
 pub(crate) fn changeable(cause: &Cause) -> Option<&Rule> {
     match cause {
         Cause::Rule(rule @ (Rule::Deny(_) | Rule::Base(_))) => Some(rule),
@@ -25,7 +25,7 @@ pub(crate) fn changeable(cause: &Cause) -> Option<&Rule> {
     }
 }
 
-/// Answers a request that began with `hello`; says whether there was one.
+/// Answers a request that began with `hello`; returns whether there was one.
 pub(crate) async fn answer(stream: &mut TcpStream, hello: &[u8], host: &HostName, rule: &Rule) -> bool {
     if !hello.first().is_some_and(u8::is_ascii_uppercase) {
         return false;
@@ -43,10 +43,10 @@ pub(crate) async fn answer(stream: &mut TcpStream, hello: &[u8], host: &HostName
     let answered = timeout(PARTING, async {
         stream.write_all(format!("{head}{body}").as_bytes()).await?;
         stream.shutdown().await?;
-        // A close with bytes unread would be a reset, which may overtake the answer.
+        // Closing with unread bytes would be a reset, which may overtake the answer.
         tokio::io::copy(&mut stream.take(MOST_BODY), &mut tokio::io::sink()).await
     });
-    // Whether it was heard or not, it was said.
+    // Ignore whether the client got it.
     let _ = answered.await;
     true
 }

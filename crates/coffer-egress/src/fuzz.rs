@@ -1,4 +1,4 @@
-//! What fuzzing calls: readers of hostile bytes, with what must hold of whatever they read.
+//! Fuzz targets: parsers of hostile bytes, with the properties of their results.
 
 use crate::sniff::{MOST_BYTES, Sniffed, Sniffer};
 
@@ -24,10 +24,10 @@ pub fn sniff(data: &[u8]) {
                 assert!(*at_least > pushed && *at_least <= MOST_BYTES, "{at_least} wanted of {pushed}");
             }
             Sniffed::Name(name) => {
-                // What has a name is a name again, in its one spelling.
+                // A parsed name parses again to itself.
                 assert_eq!(name.as_str().parse().as_ref(), Ok(name));
                 assert_eq!(name.as_str(), name.as_str().to_ascii_lowercase());
-                // Its letters are there in that order, though records may come between them.
+                // Its letters occur in that order, though record headers may come between them.
                 let mut lower = bytes.iter().map(u8::to_ascii_lowercase);
                 assert!(
                     name.as_str().bytes().all(|letter| lower.any(|byte| byte == letter)),

@@ -1,11 +1,11 @@
 //! The only way out of a sandbox.
 //!
 //! A sandbox's network namespace has no link to anywhere. The node redirects all of its connections to
-//! listeners that it opened inside and handed to us, with a policy; we dial for the sandbox what the
-//! policy allows, answer its questions for names, count bytes, and keep what was refused and why.
+//! listeners that it opened inside and passed to egress, with a policy. Egress dials for the sandbox what the
+//! policy allows, answers its DNS questions, counts bytes, and records what it refused and why.
 //!
-//! We run without privilege and own no state that matters: after a crash the node hands the same
-//! listeners to our successor. `docs/design/0002-egress.md` has the whole picture.
+//! Egress runs without privilege and has no state that matters: after a crash the node passes the same
+//! listeners to the next egress. `docs/design/0002-egress.md` has the whole picture.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

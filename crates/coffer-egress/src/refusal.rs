@@ -1,4 +1,4 @@
-//! What was refused, when, and by which rule.
+//! Records refusals: what, when, and by which rule.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,7 +9,7 @@ use coffer_core::network::{HostName, Refusal, Refusals, RefusedKind, Rule};
 
 use crate::gate::GitRule;
 
-/// What a refusal is about, before it has a number and a time.
+/// A refusal before it has a number and a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Refused {
     pub(crate) kind: RefusedKind,
@@ -28,23 +28,23 @@ impl Refused {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cause {
     Rule(Rule),
-    /// The sandbox has as many connections as it may have.
+    /// The sandbox has reached its limit of connections.
     ConnectionLimit,
-    /// The project has its share of what the machine may have.
+    /// The project has used up its share of the machine's connections.
     ProjectConnectionLimit,
-    /// The machine has as many as it may have.
+    /// The machine has reached its limit of connections.
     TotalConnectionLimit,
     QuestionLimit,
-    /// Where the connection was meant to go is not known.
+    /// The destination of the connection is unknown.
     NoDestination,
     NotAHostName,
-    /// The name that opened the way has no address of its own now.
+    /// The name that allowed the connection has no allowed address now.
     NameWithoutAddress,
-    /// A secret belongs to the way, headers or a proxy's password, and is not known yet.
+    /// The connection needs a secret, for headers or a proxy's password, that is not known yet.
     SecretsUnknown,
-    /// It went another way out than what is allowed goes now.
+    /// It used another proxy than allowed connections use now.
     ProxyChanged,
-    /// By the gate of git.
+    /// By the git gate.
     Git(GitRule),
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Keeps the latest refusals; a flood pushes out the oldest.
+/// Keeps the latest refusals; a flood drops the oldest.
 #[derive(Debug)]
 pub(crate) struct Ring {
     kept: VecDeque<Refusal>,

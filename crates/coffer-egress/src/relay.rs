@@ -1,4 +1,4 @@
-//! Carries bytes both ways until both sides are done, or somebody ends it.
+//! Relays bytes both ways until both sides are done, or the connection is cut.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::socket;
 
 const CHUNK: usize = 32 * 1024;
 
-/// Carries bytes between a sandbox and the outside; `hello` goes out first.
+/// Relays bytes between a sandbox and the outside; `hello` is sent first.
 pub(crate) async fn relay(
     sandbox: &Sandbox,
     cut: &CancellationToken,
@@ -55,18 +55,18 @@ pub(crate) async fn relay(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     Well,
-    /// Whom it led to takes no more; what that side has said already may still be on its way.
+    /// The receiver accepts no more; data that it has already sent may still arrive.
     Badly,
 }
 
-/// A side broke off, and with it both directions.
+/// A side reset the connection, which ends both directions.
 #[derive(Debug, PartialEq, Eq)]
 struct BrokenOff;
 
-/// Carries one direction until its end, and passes the end on.
+/// Relays one direction until its end, and passes the end on.
 ///
-/// That the far side takes no more does not end the other direction: a server that refuses a long upload
-/// says why and closes, and the sandbox must hear it.
+/// If the far side accepts no more, the other direction continues: a server that refuses a long upload says
+/// why and closes, and the sandbox must get that.
 async fn pump(
     from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
@@ -95,7 +95,7 @@ async fn pump(
     Ok(activity.end_one(ended))
 }
 
-/// When bytes last moved.
+/// When bytes were last relayed.
 #[derive(Debug)]
 pub(crate) struct Activity {
     start: Instant,
@@ -116,14 +116,14 @@ impl Activity {
         self.last_ms.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// Notes that one direction has ended; the other has less time from now on.
+    /// Notes that one direction has ended; the other has a shorter limit from now on.
     fn end_one(&self, ended: Ended) -> Ended {
         self.touch();
         self.half_closed.store(true, Ordering::Relaxed);
         ended
     }
 
-    /// Waits until nothing has moved for as long as is allowed.
+    /// Waits until the connection has been silent for its limit.
     pub(crate) async fn ceased(&self, settings: &Settings) {
         loop {
             let limit =
@@ -134,7 +134,7 @@ impl Activity {
             if silent >= limit {
                 return;
             }
-            // Half-closing shortens the limit; look again no later than that.
+            // Half-closing shortens the limit; check again no later than that.
             tokio::time::sleep((limit - silent).min(settings.half_closed).max(Duration::from_millis(1)))
                 .await;
         }

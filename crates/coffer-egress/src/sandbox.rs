@@ -1,4 +1,4 @@
-//! One sandbox as egress knows it: its policy, what it has open, and what it was refused.
+//! One sandbox in egress: its policy, open connections and refusals.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,9 +22,9 @@ use crate::inject::Authority;
 use crate::refusal::{Cause, Refused, Ring};
 use crate::settings::Settings;
 
-/// TCP connections for questions that a sandbox may have at a time.
+/// Most TCP connections for DNS of a sandbox.
 const DNS_CONNECTIONS: usize = 32;
-/// Batches of Git LFS of one sandbox that are in memory at a time.
+/// Most batches of Git LFS of one sandbox in memory.
 const LFS_BATCHES: usize = 4;
 
 /// The authority of the installation, once it is known.
@@ -48,7 +48,7 @@ pub(crate) struct Sandbox {
     pub(crate) questions: Arc<Semaphore>,
     pub(crate) dns_connections: Arc<Semaphore>,
     pub(crate) lfs_batches: Arc<Semaphore>,
-    /// What the gate tells the sandbox without letting it read.
+    /// Seals what the gate passes through the sandbox.
     pub(crate) seal: Seal,
     /// Ends everything of this sandbox.
     pub(crate) stop: CancellationToken,
@@ -58,13 +58,14 @@ pub(crate) struct Sandbox {
     state: Mutex<State>,
 }
 
-/// The rules and what they let through, under one lock: what is in the table is allowed by the rules beside it.
+/// The policy and the connections it allows, under one lock: every connection in the table is allowed by the
+/// policy next to it.
 #[derive(Debug)]
 struct State {
     policy: Arc<Policy>,
     walls: Arc<Walls>,
     open: HashMap<u64, Open>,
-    /// Requests that pass the gate.
+    /// Requests that pass the git gate.
     passing: HashMap<u64, PassingGit>,
     next: u64,
 }
@@ -82,7 +83,7 @@ struct Open {
     cut: CancellationToken,
 }
 
-/// Where a connection leads, and whose choice that was.
+/// The address of a connection, and who chose it.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
     pub(crate) destination: Destination,
@@ -94,12 +95,12 @@ pub(crate) struct Route {
 pub(crate) enum AddressFrom {
     /// We looked the name up, so the name can be relied on.
     Us,
-    /// The sandbox did; the name is only what it says.
+    /// The sandbox did; the name is only its claim.
     Sandbox,
 }
 
 impl Route {
-    /// Decides, without believing a name that only the sandbox vouches for. A claimed name can close but not open.
+    /// Decides without trusting a name that only the sandbox claims. A claimed name can deny but not allow.
     fn judge(&self, policy: &Policy, walls: &Walls) -> Decision {
         let decision = decide(policy, walls, &self.destination);
         if self.address == AddressFrom::Sandbox && decision.is_allowed_by_name() {
@@ -109,7 +110,7 @@ impl Route {
     }
 }
 
-/// A place in the table of open connections; given back when dropped.
+/// A place in the table of open connections; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Admitted {
     sandbox: Arc<Sandbox>,
@@ -126,7 +127,7 @@ impl Drop for Admitted {
     }
 }
 
-/// A request of git's that may pass the gate.
+/// A git request that may pass the gate.
 #[derive(Debug)]
 pub(crate) struct Passing {
     sandbox: Arc<Sandbox>,
@@ -140,12 +141,12 @@ pub(crate) struct Passing {
 impl Drop for Passing {
     fn drop(&mut self) {
         self.sandbox.state().passing.remove(&self.key);
-        // Ends whoever waits for its window to close.
+        // Ends the task that waits for its window to close.
         self.cut.cancel();
     }
 }
 
-/// The route that a request of git's takes, if it may pass.
+/// The route of a git request, if it may pass.
 fn git_route<'a>(policy: &'a Policy, slug: &GitSlug, service: Service) -> Result<&'a GitRoute, Cause> {
     let route = policy.git().iter().find(|route| route.slug == *slug);
     let route = route.ok_or(Cause::Git(GitRule::Repository))?;
@@ -192,7 +193,7 @@ impl Sandbox {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock leaves the state half changed.
+        // No change under the lock can be left half done.
         self.state.lock()
     }
 
@@ -200,7 +201,7 @@ impl Sandbox {
         Arc::clone(&self.state().policy)
     }
 
-    /// The authority to open connections under, once it is known.
+    /// The authority for terminating TLS, once it is known.
     pub(crate) fn authority(&self) -> Option<Arc<Authority>> {
         self.standing.read().clone()
     }
@@ -209,7 +210,7 @@ impl Sandbox {
         Arc::clone(&self.state().walls)
     }
 
-    /// Lets a connection be dialled, if the policy of this moment does.
+    /// Admits a connection, if the current policy allows it.
     pub(crate) fn admit(self: &Arc<Self>, route: Route) -> Result<Admitted, Rule> {
         let mut state = self.state();
         if let Decision::Refuse { rule } = route.judge(&state.policy, &state.walls) {
@@ -224,7 +225,7 @@ impl Sandbox {
         Ok(Admitted { sandbox: Arc::clone(self), key, cut, policy })
     }
 
-    /// Lets a request of git's pass the gate, if the policy of this moment does.
+    /// Admits a git request at the gate, if the current policy allows it.
     pub(crate) fn admit_git(self: &Arc<Self>, slug: &GitSlug, service: Service) -> Result<Passing, Cause> {
         let mut state = self.state();
         let route = git_route(&state.policy, slug, service)?.clone();
@@ -245,7 +246,7 @@ impl Sandbox {
             tokio::spawn(async move {
                 tokio::select! {
                     () = tokio::time::sleep(closed) => closing.cancel(),
-                    // The request has ended, or somebody else closed the window.
+                    // The request has ended, or the window was closed elsewhere.
                     () = closing.cancelled() => {}
                 }
             });
@@ -253,7 +254,7 @@ impl Sandbox {
         Ok(Passing { sandbox: Arc::clone(self), key, cut, policy, route })
     }
 
-    /// Puts a policy in force. When this returns, whatever it forbids is cut; returns how many that were.
+    /// Replaces the policy. When this returns, everything it forbids is cut; returns how many were.
     pub(crate) fn replace_policy(&self, policy: Policy) -> usize {
         self.change_rules(|state| state.policy = Arc::new(policy))
     }

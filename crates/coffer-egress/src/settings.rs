@@ -1,10 +1,10 @@
-//! Bounds.
+//! Limits of egress.
 
 use std::time::Duration;
 
 use coffer_wire::egress::MOST_DESCRIPTORS;
 
-/// How much and how long. Each bound is there because a sandbox will try without it.
+/// Sizes and times. Each exists because a sandbox would exceed it.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Sandboxes at a time; each takes six descriptors.
@@ -15,12 +15,12 @@ pub struct Settings {
     pub connections_in_all: usize,
     /// Questions of one sandbox at a time.
     pub questions: usize,
-    /// Refusals that are kept for each sandbox.
+    /// Refusals kept for each sandbox.
     pub refusals: usize,
-    /// How long a connection whose name matters may be silent, before its address alone decides: protocols in
-    /// which the server speaks first wait this long.
+    /// How long to wait for the first bytes of a connection whose name matters, before only its address
+    /// decides: protocols in which the server speaks first wait this long.
     pub first_byte: Duration,
-    /// How long its name may take to come.
+    /// How long its name may take to arrive.
     pub hello: Duration,
     /// How long a name may take to be found.
     pub look_up: Duration,
@@ -28,9 +28,9 @@ pub struct Settings {
     pub dial: Duration,
     /// How long an open connection may be silent.
     pub idle: Duration,
-    /// The same, once one side has said all it had to say.
+    /// The same, once one side has closed.
     pub half_closed: Duration,
-    /// The longest that an answer for a name may be kept.
+    /// The longest time that a DNS answer is cached.
     pub longest_ttl: Duration,
 }
 
@@ -54,9 +54,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The usual bounds, lowered where this process may have only so many open files: half of them are
-    /// for listeners, without which no sandbox can be made; three eighths for connections; the rest for
-    /// questions and whatever else comes.
+    /// The default limits, lowered if this process may have only so many open files: half of them are for
+    /// listeners, which every sandbox needs; three eighths for connections; the rest for DNS and others.
     #[must_use]
     pub fn within_open_files(files: usize) -> Self {
         let usual = Self::default();

@@ -1,4 +1,4 @@
-//! Sockets: accepting, dialling, and where a connection was meant to go.
+//! Sockets: accepting, dialling, and the original destination of a connection.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ pub(crate) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 pub trait Dialer: Send + Sync + fmt::Debug {
     async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream>;
 
-    /// Dials the server of this installation, or a forge of the site's own, which may be this machine.
+    /// Dials the server of this installation, or a forge of the operator's own, which may be this machine.
     async fn dial_server(&self, address: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::connect(address).await
     }
@@ -33,7 +33,7 @@ pub struct HostDialer;
 impl Dialer for HostDialer {
     async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let stream = TcpStream::connect(address).await?;
-        // Whoever is dialled from its own address is this machine, by an address it got since we started.
+        // If both ends have the same address, it is this machine, by an address that it got since we started.
         if stream.local_addr()?.ip() == stream.peer_addr()?.ip() {
             abort(&stream);
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -42,7 +42,7 @@ impl Dialer for HostDialer {
     }
 }
 
-/// Says where an accepted connection was meant to go.
+/// Finds the original destination of an accepted connection.
 pub trait OriginalDestination: Send + Sync + fmt::Debug {
     fn of(&self, stream: &TcpStream) -> io::Result<SocketAddr>;
 }
@@ -110,7 +110,7 @@ fn check(descriptor: &OwnedFd, kind: SocketType) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the end of `stream` a reset, so that the other side learns it at once and not as a clean end.
+/// Makes `stream` end by a reset, so that the other side does not take it for a clean end.
 pub(crate) fn abort(stream: &TcpStream) {
     if let Err(error) = sockopt::set_socket_linger(stream, Some(Duration::ZERO)) {
         tracing::debug!(%error, "could not make a connection end by reset");

@@ -1,7 +1,7 @@
 //! Asks a SOCKS5 proxy (RFC 1928, RFC 1929) for a connection.
 //!
-//! The proxy is the sandbox's owner's: what it answers is read exactly as far as the answer goes, so that
-//! not a byte of what follows is lost, and nothing of it is trusted beyond that.
+//! The proxy belongs to the sandbox's owner: its answer is read exactly to its end, so that no later byte is
+//! lost, and nothing else of it is trusted.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ const V4: u8 = 1;
 const NAME: u8 = 3;
 const V6: u8 = 4;
 
-/// Makes `stream`, which leads to a proxy, lead to `to`.
+/// Connects `stream`, which leads to a proxy, to `to`.
 pub(crate) async fn connect(stream: &mut TcpStream, login: Option<&Login>, to: SocketAddr) -> io::Result<()> {
     let methods: &[u8] = if login.is_some() { &[NO_LOGIN, BY_PASSWORD] } else { &[NO_LOGIN] };
     let offered = u8::try_from(methods.len()).expect("two at most");
@@ -52,7 +52,7 @@ pub(crate) async fn connect(stream: &mut TcpStream, login: Option<&Login>, to: S
     if version != VERSION || granted != GRANTED {
         return Err(refused("the proxy does not connect"));
     }
-    // Where it connected from is of no interest, but stands before the first byte that is.
+    // The proxy's own address is ignored, but comes before the first byte of data.
     let length = match kind {
         V4 => 4,
         V6 => 16,

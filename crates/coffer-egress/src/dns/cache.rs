@@ -1,4 +1,4 @@
-//! Answers of a moment ago, one cache for each sandbox: no sandbox can tell what another asked.
+//! Caches answers, separately for each sandbox: no sandbox can learn what another asked.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use coffer_core::sync::Mutex;
 use super::{Family, Found};
 
 const MOST_ENTRIES: usize = 512;
-/// A name with a lifetime of zero is still asked for once and not twice by a question and its connection.
+/// Also cache a name with a lifetime of zero, so that a question and its connection do not look it up twice.
 const SHORTEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

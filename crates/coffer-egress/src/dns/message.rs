@@ -21,7 +21,7 @@ const MOST_RECORDS: usize = 256;
 pub(super) const LARGEST_UDP: u16 = 1232;
 const SMALLEST_UDP: u16 = 512;
 
-/// Which kind of address is asked for.
+/// The kind of address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     V4,
@@ -41,11 +41,11 @@ impl Family {
     }
 }
 
-/// What a question is about.
+/// The type of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Addresses(Family),
-    /// Anything else; it has an answer without records.
+    /// Any other type; it gets an answer without records.
     Other,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Query {
     recursion_desired: bool,
     /// With the letter case it came in: some clients check that it comes back so.
     question: Question,
-    /// The name, if it is one that a host can have.
+    /// The name, if it is a valid host name.
     pub(super) name: Option<HostName>,
     pub(super) asked: Asked,
     /// How large an answer by UDP may be, where the client said so.
@@ -118,7 +118,8 @@ impl Query {
         self.answer(code, &[], 0, usize::MAX)
     }
 
-    /// An answer of addresses; those that do not fit into `size` are left out, and the answer says so.
+    /// An answer with addresses; those that do not fit into `size` are left out, and the answer is marked as
+    /// truncated.
     pub(super) fn answer(
         &self,
         code: ResponseCode,
@@ -151,7 +152,7 @@ impl Query {
     }
 }
 
-/// Writes a question of our own.
+/// Encodes our own question.
 pub(super) fn ask(id: u16, name: &HostName, family: Family) -> Vec<u8> {
     // As bytes: labels of text would go through the rules for international names, which refuse `_`.
     let labels = name.as_str().split('.').map(str::as_bytes);
@@ -163,7 +164,7 @@ pub(super) fn ask(id: u16, name: &HostName, family: Family) -> Vec<u8> {
     encode(&message)
 }
 
-/// What a resolver said to a question of ours.
+/// A resolver's answer to our question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
     Addresses {
@@ -177,7 +178,7 @@ pub(super) enum Reply {
     Failed,
 }
 
-/// Reads a reply; `None` if it is not one to this very question, so that a forger must guess the id too.
+/// Parses a reply; `None` if it does not match this question, so that a forger must guess the id too.
 pub(super) fn read_reply(message: &[u8], id: u16, name: &HostName, family: Family) -> Option<Reply> {
     let mut decoder = BinDecoder::new(message);
     let header = Header::read(&mut decoder).ok()?;
@@ -199,7 +200,7 @@ pub(super) fn read_reply(message: &[u8], id: u16, name: &HostName, family: Famil
         ResponseCode::NXDomain => return Some(Reply::NoSuchName),
         _ => return Some(Reply::Failed),
     }
-    // From here on it is the answer, and one that cannot be read is a failed one.
+    // From here on it is the answer; if it cannot be parsed, the lookup failed.
     let answers = header.counts.answers.into();
     Some(read_addresses(&mut decoder, answers, question.name(), family).unwrap_or(Reply::Failed))
 }
@@ -266,7 +267,7 @@ fn encode(message: &Message) -> Vec<u8> {
     message.to_vec().expect("a bounded message fits into what DNS can carry")
 }
 
-/// A question of a sandbox's, and an answer of the network's to a question of ours.
+/// Fuzzing: a sandbox's question, and a network's answer to our question.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_dns(data: &[u8]) {
     let addresses: Vec<IpAddr> = (0..200).map(|last| IpAddr::from([192, 0, 2, last])).collect();

@@ -1,4 +1,4 @@
-//! Names: what a sandbox may ask, and how its questions are answered.
+//! DNS for sandboxes: which names they may ask for, and the answers.
 
 mod cache;
 mod message;

@@ -1,4 +1,4 @@
-//! Where addresses come from.
+//! Looks up addresses of names.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -38,15 +38,15 @@ pub enum LookupError {
     Failed,
 }
 
-/// Finds the addresses of names. They are not to be trusted: the caller checks each.
+/// Finds the addresses of names. They are not trusted: the caller checks each.
 #[async_trait]
 pub trait Resolver: Send + Sync + fmt::Debug {
     async fn addresses(&self, name: &HostName, family: Family) -> Result<Found, LookupError>;
 }
 
-/// Asks the resolvers of this machine, by UDP and, where an answer is too long, by TCP.
+/// Queries the resolvers of this machine, by UDP and, if an answer is too long, by TCP.
 ///
-/// A clone uses the same servers, also when they are replaced.
+/// Clones share their servers, also when they are replaced.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     servers: Arc<RwLock<Vec<SocketAddr>>>,
@@ -55,7 +55,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Uses `servers` in this order, the next when one does not answer.
+    /// Uses `servers` in this order; tries the next if one does not answer.
     pub fn new(servers: Vec<SocketAddr>) -> Self {
         Self {
             servers: Arc::new(RwLock::new(servers)),
@@ -64,18 +64,18 @@ impl Upstream {
         }
     }
 
-    /// Uses these from now on.
+    /// Replaces the servers.
     pub fn replace_servers(&self, servers: Vec<SocketAddr>) {
         *self.servers.write() = servers;
     }
 
-    /// Finds no IPv6 address of any name from now on, where nobody could be reached by one: whoever gets
-    /// one uses it first. Or finds them again.
+    /// Sets whether to leave out IPv6 addresses: on a machine without IPv6, programs would try them first and
+    /// fail.
     pub fn use_v4_alone(&self, alone: bool) {
         self.v4_alone.store(alone, Ordering::Relaxed);
     }
 
-    /// Waits this long for each answer.
+    /// Sets how long to wait for each answer.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -111,12 +111,12 @@ impl Resolver for Upstream {
     }
 }
 
-/// A socket for each question, so that a forger must guess its port as well as the id.
+/// Uses a new socket for each question, so that a forger must guess its port as well as the id.
 async fn by_udp(server: SocketAddr, name: &HostName, family: Family) -> std::io::Result<Reply> {
     let any: IpAddr =
         if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).await?;
-    // Connected, so that only the server's own packets come in.
+    // Connect it, so that only packets of the server arrive.
     socket.connect(server).await?;
     let id = rand::random();
     socket.send(&ask(id, name, family)).await?;
@@ -140,7 +140,7 @@ async fn by_tcp(server: SocketAddr, name: &HostName, family: Family) -> std::io:
     Ok(read_reply(&reply, id, name, family))
 }
 
-/// Reads the servers out of a `resolv.conf`. A server with a zone is left out.
+/// Parses the servers of a `resolv.conf`. Servers with a zone are skipped.
 pub fn nameservers(resolv_conf: &str) -> Vec<SocketAddr> {
     let lines = resolv_conf.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

@@ -18,7 +18,7 @@ use crate::refusal::{Cause, Refused};
 use crate::sandbox::Sandbox;
 use crate::socket;
 
-/// Questions are short; more is nonsense.
+/// The longest accepted question.
 const LARGEST_QUESTION: usize = 2048;
 /// More addresses than any client tries.
 const MOST_ADDRESSES: usize = 32;
@@ -36,7 +36,7 @@ pub(crate) async fn serve_udp(sandbox: Arc<Sandbox>, socket: UdpSocket, tasks: T
             () = sandbox.stop.cancelled() => return,
             received = socket.recv_from(&mut buffer) => match received {
                 Ok(received) => received,
-                // An asker that is gone already shows as an error here; it is of no interest.
+                // A client that is already gone shows as an error here; ignore it.
                 Err(error) => {
                     tracing::debug!(%error, "could not receive a question");
                     tokio::time::sleep(socket::PAUSE_AFTER_ERROR).await;
@@ -75,7 +75,7 @@ pub(crate) async fn serve_tcp(sandbox: Arc<Sandbox>, listener: TcpListener, task
         tasks.spawn(async move {
             tokio::select! {
                 () = sandbox.stop.cancelled() => {}
-                // However it ends, the connection ends with it.
+                // The connection ends with the conversation.
                 _ended = converse(&sandbox, stream) => {}
             }
             drop(permit);
@@ -111,7 +111,7 @@ enum Begun {
     LookUp(Question),
 }
 
-/// A question worth asking, and its place among those that a sandbox may ask at a time.
+/// A question to look up, and its place among the sandbox's concurrent ones.
 struct Question {
     query: Query,
     name: HostName,
@@ -119,7 +119,7 @@ struct Question {
     _place: tokio::sync::OwnedSemaphorePermit,
 }
 
-/// All that needs no waiting: reading, and deciding whether the name may be asked for.
+/// Everything that needs no waiting: parses the question, and decides whether the name may be looked up.
 fn begin(sandbox: &Arc<Sandbox>, message: &[u8]) -> Begun {
     let query = match Query::read(message) {
         Ok(query) => query,
@@ -132,7 +132,7 @@ fn begin(sandbox: &Arc<Sandbox>, message: &[u8]) -> Begun {
         return Begun::Answer(query.empty_answer(ResponseCode::Refused));
     };
     if gate::is_asked(&sandbox.policy(), &name) {
-        // Nobody else is asked: the name is ours, and so is whoever connects there.
+        // No resolver is asked: the name is the gate's.
         let known = [IpAddr::V4(GATE_ADDRESS)];
         let addresses = if query.asked == Asked::Addresses(Family::V4) { &known[..] } else { &[] };
         return Begun::Answer(query.answer(ResponseCode::NoError, addresses, GATE_TTL_S, query.udp_size()));
@@ -153,8 +153,7 @@ fn begin(sandbox: &Arc<Sandbox>, message: &[u8]) -> Begun {
     }
 }
 
-/// Answers with those addresses that a connection may have: an answer that names one of ours is how a
-/// name is turned against us.
+/// Answers with those addresses that a connection may use, so that a name cannot point to our own networks.
 async fn look_up(sandbox: &Arc<Sandbox>, question: &Question, size: usize) -> Vec<u8> {
     let Question { query, name, family, .. } = question;
     let found = match sandbox.look_up(name, *family).await {
@@ -167,7 +166,7 @@ async fn look_up(sandbox: &Arc<Sandbox>, question: &Question, size: usize) -> Ve
     let mut passed = Vec::new();
     for address in found.addresses.iter().take(MOST_ADDRESSES) {
         match walls.pass(*address) {
-            // A NAT64 address passes as the IPv4 address it means, which is no answer to a question for IPv6.
+            // A NAT64 address passes as its IPv4 address, which does not answer a question for IPv6.
             Ok(plain) if Family::of(plain) == *family => passed.push(plain),
             Ok(_) => {}
             Err(class) => walled = Some((*address, class)),

@@ -1,4 +1,4 @@
-//! What git and Git LFS ask the gate for.
+//! Parses requests of git and Git LFS to the gate.
 
 use coffer_core::network::GitSlug;
 use http::{Method, Uri};
@@ -21,7 +21,7 @@ impl Service {
     }
 }
 
-/// What a request is, by its first line.
+/// The kind of a request, from its first line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked {
     Git(Ask),
@@ -37,18 +37,18 @@ pub(crate) struct LfsAsk {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LfsVerb {
-    /// Where objects are, or where they go.
+    /// Asks for the addresses of objects.
     Batch,
-    /// One object, by what a batch was answered with.
+    /// One object, by the token in the answer to a batch.
     Transfer(String),
-    /// Whether somebody holds a lock, which is asked before each push.
+    /// Asks for locks, before each push.
     VerifyLocks,
 }
 
-/// Below this a sandbox finds the objects of a batch.
+/// The path prefix of objects of a batch.
 const TRANSFER: &str = "info/lfs/transfer/";
 
-/// Where the gate hears of an object again.
+/// The gate's path of an object.
 pub(crate) fn transfer_path(slug: &GitSlug, token: &str) -> String {
     format!("/{slug}.git/{TRANSFER}{token}")
 }
@@ -58,12 +58,12 @@ pub(crate) fn transfer_path(slug: &GitSlug, token: &str) -> String {
 pub(crate) struct Ask {
     pub(crate) slug: GitSlug,
     pub(crate) service: Service,
-    /// Whether it asks which refs there are, before anything else.
+    /// Whether it asks for the refs, which comes first.
     pub(crate) refs: bool,
 }
 
 impl Asked {
-    /// Reads a request's first line. Only what is spelled as git spells it means something.
+    /// Parses a request's first line. Only git's exact spelling is accepted.
     pub(crate) fn read(method: &Method, uri: &Uri) -> Result<Self, GitRule> {
         let rest = uri.path().strip_prefix('/').ok_or(GitRule::Repository)?;
         let (name, rest) = rest.split_once('/').ok_or(GitRule::Repository)?;
@@ -88,7 +88,7 @@ impl Asked {
 }
 
 impl Ask {
-    /// The same below the repository's own URL.
+    /// The path below the repository's own URL.
     pub(crate) fn path(&self, repository: &str) -> String {
         let service = self.service.name();
         if self.refs {
@@ -98,7 +98,7 @@ impl Ask {
         }
     }
 
-    /// What the body of a request must say it is.
+    /// The required content type of a request.
     pub(crate) fn content_type(&self) -> String {
         format!("application/x-{}-request", self.service.name())
     }

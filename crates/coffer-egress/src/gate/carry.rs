@@ -1,4 +1,4 @@
-//! Carries one request to a forge and its answer back.
+//! Sends a request to a forge and returns its answer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -28,17 +28,17 @@ use crate::refusal::Cause;
 use crate::relay::Activity;
 use crate::sandbox::{Passing, Sandbox, refused};
 
-/// Addresses of a forge that are tried.
+/// Most addresses of a forge that are tried.
 const MOST_ATTEMPTS: usize = 4;
 const MOST_BUFFER: usize = 64 * 1024;
 const MOST_HEADERS: usize = 128;
-/// How long a forge may work on a push or a pack before it answers.
+/// How long a forge may take to answer a push or a pack.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 /// The body of an answer.
 pub(super) type Answer = UnsyncBoxBody<Bytes, io::Error>;
 
-/// The body of a request: what was read of it already comes first.
+/// The body of a request: the part that was already read comes first.
 pub(super) struct Sent {
     first: Option<Bytes>,
     rest: Option<Incoming>,
@@ -49,13 +49,13 @@ impl Sent {
         Self { rest: Some(rest), ..Self::whole(first) }
     }
 
-    /// One of our own.
+    /// A body of our own.
     pub(super) fn whole(body: Bytes) -> Self {
         Self { first: Some(body).filter(|body| !body.is_empty()), rest: None }
     }
 }
 
-/// Whom a request is for.
+/// The target of a request.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) host: GitHost,
@@ -84,7 +84,7 @@ impl Body for Sent {
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
         loop {
             match ready!(Pin::new(&mut *rest).poll_frame(cx)) {
-                // Trailers are between neighbours.
+                // Drop trailers: they are hop-by-hop.
                 Some(Ok(frame)) if frame.is_trailers() => {}
                 frame => return Poll::Ready(frame),
             }
@@ -107,7 +107,7 @@ impl Body for Sent {
     }
 }
 
-/// What comes back, for as long as the request may pass.
+/// The body of an answer, which ends when the request may no longer pass.
 struct Carried {
     body: Incoming,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -139,7 +139,7 @@ impl Body for Carried {
     }
 }
 
-/// Sends a request to its target; answers once the answer begins.
+/// Sends a request to its target; returns when the answer begins.
 pub(super) async fn send(
     sandbox: &Arc<Sandbox>,
     passing: Passing,
@@ -180,7 +180,7 @@ where
         tokio::select! {
             carried = connection => {
                 if let Err(error) = carried {
-                    tracing::debug!(%error, "the forge's end of a request of git's broke");
+                    tracing::debug!(%error, "the connection to the forge broke during a git request");
                 }
             }
             () = activity.ceased(&settings) => {}
@@ -196,7 +196,7 @@ where
 async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing, target: &Target) -> Result<TcpStream, String> {
     let within = sandbox.settings.dial;
     match &target.host {
-        // The one way to the host: the server named itself.
+        // The only way to the host itself: the server named its own address.
         GitHost::Server(address) => {
             let dialled = timeout(within, sandbox.seams.dialer.dial_server(*address)).await;
             dialled.map_err(|_| "the server does not answer".to_string())?.map_err(|error| error.to_string())
@@ -205,8 +205,9 @@ async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing, target: &Target) -> Res
     }
 }
 
-/// Dials a forge by addresses that we looked up and that pass the walls, whatever the sandbox itself may reach. One that
-/// the operator vouches for may be inside them, and no proxy of the sandbox's leads there.
+/// Dials a forge by addresses that we looked up and that pass the walls, whatever the sandbox itself may
+/// reach. A forge that the operator allows may be at a private address, and is never dialled through the
+/// sandbox's proxy.
 async fn dial_forge(
     sandbox: &Arc<Sandbox>,
     passing: &Passing,

@@ -1,12 +1,13 @@
-//! The gate: git's way to the repositories that a sandbox was given, with credentials that it was not.
+//! The git gate: connects git in a sandbox to its repositories, with credentials that the sandbox does not
+//! have.
 //!
 //! ```text
-//! git ──plain HTTP──► which repository? ──► may it? ──► commands of a push ──► made anew, with the token ──► forge
+//! git ──plain HTTP──► which repository? ──► may it? ──► commands of a push ──► rebuilt, with the token ──► forge
 //! ```
 //!
-//! What Git LFS asks goes the same way; [`lfs`] has what is peculiar to it.
+//! Git LFS uses the same path; [`lfs`] has its specifics.
 //!
-//! Every request is judged by the policy of that moment and again whenever the policy changes, so a push does not
+//! Every request is judged by the current policy, and again whenever the policy changes, so a push does not
 //! outlive its window. docs/design/0010-git.md has the whole picture.
 
 mod ask;
@@ -44,13 +45,13 @@ use crate::sandbox::{Passing, Sandbox};
 
 const MOST_BUFFER: usize = 64 * 1024;
 const MOST_HEADERS: usize = 64;
-/// How long a head may take, the wait for a next request included, and the commands of a push.
+/// How long a head may take, including the wait for the next request, and the commands of a push.
 const HEAD_PATIENCE: Duration = Duration::from_secs(60);
-/// What of a refused push is read, so that the reason is not lost with it.
+/// How much of a refused push is read, so that the reason is not lost.
 const MOST_DRAINED: usize = 256 * 1024 * 1024;
 const DRAIN_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What of a request git needs told on.
+/// Request headers that are passed on.
 const SENT: [HeaderName; 6] = [
     header::ACCEPT,
     header::ACCEPT_ENCODING,
@@ -60,17 +61,17 @@ const SENT: [HeaderName; 6] = [
     HeaderName::from_static("git-protocol"),
 ];
 
-/// Whether a connection to that place is the gate's.
+/// Whether a connection is to the gate.
 pub(crate) fn is_meant(policy: &Policy, to: std::net::SocketAddr) -> bool {
     !policy.git().is_empty() && to == (GATE_ADDRESS, GATE_PORT).into()
 }
 
-/// Whether a question is for the gate.
+/// Whether a question is for the gate's name.
 pub(crate) fn is_asked(policy: &Policy, name: &HostName) -> bool {
     !policy.git().is_empty() && name.as_str() == GATE_NAME
 }
 
-/// Serves a connection of git's to its end.
+/// Serves a connection of git.
 pub(crate) async fn serve(sandbox: &Arc<Sandbox>, stream: TcpStream) {
     let gate = Arc::new(Gate { sandbox: sandbox.clone() });
     let mut server = hyper::server::conn::http1::Builder::new();
@@ -87,7 +88,7 @@ pub(crate) async fn serve(sandbox: &Arc<Sandbox>, stream: TcpStream) {
         () = sandbox.stop.cancelled() => {}
         served = connection => {
             if let Err(error) = served {
-                tracing::debug!(%error, "a connection of git's ended");
+                tracing::debug!(%error, "a git connection ended");
             }
         }
     }
@@ -97,7 +98,7 @@ struct Gate {
     sandbox: Arc<Sandbox>,
 }
 
-/// What git hears instead of an answer of the forge.
+/// Our own answer instead of the forge's.
 struct Instead(Box<Response<Answer>>);
 
 impl Gate {
@@ -134,7 +135,7 @@ impl Gate {
         Ok(shown(answer))
     }
 
-    /// Sends a request for as long as it may pass.
+    /// Sends a request, and aborts it when it may no longer pass.
     async fn carry(
         &self,
         passing: Passing,
@@ -153,7 +154,8 @@ impl Gate {
         answered
     }
 
-    /// A body is what git would send. Git compresses no push, and what is compressed could not be read here.
+    /// Checks that a body is what git would send. Git does not compress pushes, and a compressed one could
+    /// not be read here.
     fn check_body(&self, ask: &Ask, headers: &HeaderMap) -> Result<(), Instead> {
         let typed = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == ask.content_type().as_str());
         let plain = headers.get(header::CONTENT_ENCODING).is_none_or(|encoding| encoding == "identity");
@@ -164,7 +166,7 @@ impl Gate {
         }
     }
 
-    /// Reads the commands of a push and judges them; answers with what was read.
+    /// Reads and judges the commands of a push; returns the bytes read.
     async fn judge(&self, passing: &Passing, body: &mut Incoming) -> Result<Bytes, Instead> {
         let mut reader = CommandReader::default();
         let reading = timeout(HEAD_PATIENCE, read(&mut reader, body)).await;
@@ -178,14 +180,14 @@ impl Gate {
             return Err(self.report(&wanted, rule, body).await);
         }
         let (first, more) = reader.into_bytes();
-        // Without a command there is nothing to be sent on but the question.
+        // Without a command, only git's question itself is passed on.
         if wanted.commands.is_empty() && (more || !has_ended(body).await) {
             return Err(self.refuse(&Cause::Git(GitRule::Protocol)));
         }
         Ok(first.into())
     }
 
-    /// The request as the forge hears it.
+    /// The request for the forge.
     fn outgoing(
         &self,
         ask: &Ask,
@@ -210,7 +212,7 @@ impl Gate {
         Ok(request)
     }
 
-    /// Records a refusal and says why.
+    /// Records a refusal and returns the reason.
     fn refuse(&self, cause: &Cause) -> Instead {
         self.record(cause);
         match cause {
@@ -232,7 +234,7 @@ impl Gate {
         self.sandbox.refuse(refused, cause);
     }
 
-    /// Refuses a push in the way that git shows to its user.
+    /// Refuses a push in the form that git shows to its user.
     async fn report(&self, wanted: &Wanted, rule: GitRule, body: &mut Incoming) -> Instead {
         let Some(report) = wanted.report(rule.why()) else { return self.refuse(&Cause::Git(rule)) };
         self.record(&Cause::Git(rule));
@@ -244,7 +246,7 @@ impl Gate {
         Instead(Box::new(answer))
     }
 
-    /// The forge cannot be reached, or says something that is not passed on.
+    /// The forge cannot be reached, or its answer is not passed on.
     fn failed(&self, why: &str) -> Instead {
         self.count_failed();
         told(StatusCode::BAD_GATEWAY, &format!("the forge cannot be used: {why}"), "git:forge")
@@ -257,7 +259,7 @@ impl Gate {
     }
 }
 
-/// Reads until the commands are there.
+/// Reads until the commands are complete.
 async fn read(reader: &mut CommandReader, body: &mut Incoming) -> Result<Wanted, GitRule> {
     loop {
         let frame = body.frame().await.ok_or(GitRule::Protocol)?.map_err(|_| GitRule::Protocol)?;
@@ -276,7 +278,7 @@ async fn drain(body: &mut Incoming) {
     }
 }
 
-/// Whether nothing more comes.
+/// Whether the body has ended.
 async fn has_ended(body: &mut Incoming) -> bool {
     loop {
         match timeout(HEAD_PATIENCE, body.frame()).await {
@@ -287,7 +289,7 @@ async fn has_ended(body: &mut Incoming) -> bool {
     }
 }
 
-/// The forge's answer as git hears it: no cookies, no challenges, no other places.
+/// The forge's answer for git: without cookies, challenges and redirects.
 fn shown(answer: Response<Answer>) -> Response<Answer> {
     const SHOWN: [HeaderName; 6] = [
         header::CONTENT_TYPE,
@@ -312,7 +314,7 @@ fn copy(from: &HeaderMap, to: &mut HeaderMap, names: &[HeaderName]) {
     }
 }
 
-/// An answer of our own, which git shows to its user.
+/// Our own answer, which git shows to its user.
 fn told(status: StatusCode, why: &str, rule: &str) -> Instead {
     let mut answer = Response::new(whole(format!("{why}\n").into_bytes()));
     *answer.status_mut() = status;

@@ -1,14 +1,15 @@
-//! The commands of a push: read before anybody is dialled, judged by the window, refused in git's own words.
+//! Parses the commands of a push: read before the gate dials, judged by the push window, refused in git's own
+//! format.
 //!
 //! A push begins with pkt-lines: `shallow <id>` lines, then `<old> <new> <ref>` lines, of which the first also
-//! tells capabilities behind a NUL, then a flush. A pack follows, which is passed on unread.
+//! has the capabilities after a NUL, then a flush. A pack follows, which is passed on unread.
 
 use coffer_core::network::{GitObject, PushWindow};
 use coffer_core::pkt_line;
 
 use super::rule::GitRule;
 
-/// Of all lines before the pack.
+/// Most bytes of all lines before the pack.
 const MOST_BYTES: usize = 64 * 1024;
 const MOST_SHALLOW: usize = 512;
 
@@ -20,14 +21,14 @@ pub(crate) struct Command {
     pub(crate) reference: String,
 }
 
-/// What a push wants, before its pack.
+/// The commands of a push, before its pack.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Wanted {
     pub(crate) commands: Vec<Command>,
     capabilities: Vec<String>,
 }
 
-/// Reads the lines of a push as they come.
+/// Parses the lines of a push as they arrive.
 #[derive(Debug, Default)]
 pub(crate) struct CommandReader {
     bytes: Vec<u8>,
@@ -38,7 +39,7 @@ pub(crate) struct CommandReader {
 }
 
 impl CommandReader {
-    /// Takes the next bytes; answers what is wanted once the last line is there.
+    /// Takes the next bytes; returns the commands once the last line has arrived.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Option<&Wanted>, GitRule> {
         self.bytes.extend_from_slice(bytes);
         while !self.ended {
@@ -80,7 +81,7 @@ impl CommandReader {
                 capabilities.is_none() && self.wanted.commands.is_empty() && self.shallow <= MOST_SHALLOW;
             return if good && id.parse::<GitObject>().is_ok() { Ok(()) } else { Err(GitRule::Protocol) };
         }
-        // Capabilities are told once, by the first command.
+        // Only the first command has capabilities.
         if capabilities.is_some() != self.wanted.commands.is_empty() {
             return Err(GitRule::Protocol);
         }
@@ -99,7 +100,7 @@ impl CommandReader {
         Ok(())
     }
 
-    /// All that came, to be sent on, and whether something came after the lines.
+    /// All received bytes, to pass on, and whether there were any after the lines.
     pub(crate) fn into_bytes(self) -> (Vec<u8>, bool) {
         let more = self.bytes.len() > self.read;
         (self.bytes, more)
@@ -107,12 +108,12 @@ impl CommandReader {
 }
 
 impl Wanted {
-    /// Whether a window lets it through.
+    /// Whether a window allows it.
     pub(crate) fn judge(&self, window: &PushWindow) -> Result<(), GitRule> {
         if self.has("push-options") {
             return Err(GitRule::PushOptions);
         }
-        // None is git's question whether it may push at all.
+        // A push without commands is git's question whether it may push at all.
         let Some(command) = self.commands.first() else { return Ok(()) };
         if self.commands.len() > 1 || command.reference != window.reference.as_str() {
             return Err(GitRule::Reference);
@@ -130,7 +131,7 @@ impl Wanted {
         self.capabilities.iter().any(|has| has == capability)
     }
 
-    /// The answer by which git tells its user why, if it asked for one.
+    /// The report by which git shows the reason, if it asked for one.
     pub(crate) fn report(&self, why: &str) -> Option<Vec<u8>> {
         if !(self.has("report-status") || self.has("report-status-v2")) {
             return None;
@@ -146,7 +147,7 @@ impl Wanted {
 pub(crate) mod fuzz {
     use super::*;
 
-    /// Reads a push whole and in pieces: both read the same, and what is let through is what the window says.
+    /// Parses a push whole and in pieces: both give the same, and only what the window allows passes.
     pub(crate) fn commands(data: &[u8]) {
         let Some((piece, bytes)) = data.split_first() else { return };
         let window = PushWindow {

@@ -1,4 +1,4 @@
-//! Why the gate refuses, in a word for records and in a sentence for people.
+//! The gate's rules for refusals, with a word for records and a sentence for people.
 
 use std::fmt;
 
@@ -9,29 +9,29 @@ use http::StatusCode;
 pub(crate) enum GitRule {
     /// No route has that name.
     Repository,
-    /// Not what git's smart protocol asks.
+    /// Not a request of git's smart protocol.
     Service,
-    /// Not what is passed of Git LFS.
+    /// A request of Git LFS that is not supported.
     Lfs,
-    /// A batch cannot be read.
+    /// A batch cannot be parsed.
     LfsBatch,
     /// It is too long, or has too many objects.
     LfsLarge,
-    /// The forge names a place for an object that nobody is led to.
+    /// The forge names an address for an object that is not allowed.
     LfsPlace,
-    /// No batch was answered with this, or it is too old.
+    /// No batch returned this transfer, or it is too old.
     LfsTransfer,
-    /// An object is not as long as was said.
+    /// An object does not have the announced length.
     LfsSize,
-    /// No window is open.
+    /// No push window is open.
     PushClosed,
     Reference,
     Deletion,
-    /// The branch is not where the window expects it.
+    /// The branch is not at the commit that the window expects.
     Stale,
     PushOptions,
     PushCertificate,
-    /// The commands of a push cannot be read.
+    /// The commands of a push cannot be parsed.
     Protocol,
 }
 
@@ -48,7 +48,7 @@ impl GitRule {
         }
     }
 
-    /// For whoever sits before git.
+    /// The text for git's user.
     pub(crate) const fn why(self) -> &'static str {
         match self {
             Self::Repository => "this sandbox has no such repository; clone it through the API first",

@@ -1,7 +1,7 @@
-//! The installation's own certificate authority, and the certificates that it gives to hosts.
+//! The installation's own certificate authority, and its certificates for hosts.
 //!
-//! Its certificate is in the trust stores of this installation's sandboxes and nowhere else; its key is here
-//! and in a file of root's. A certificate is made only for a host that a sandbox's rules name.
+//! Its certificate is only in the trust stores of this installation's sandboxes; its key is here and in a file
+//! of root. It signs certificates only for hosts that a sandbox's rules name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,19 +22,19 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
-/// Longer than anyone keeps an installation without looking after it.
+/// Longer than an installation runs without maintenance.
 const LIFE_OF_AUTHORITY: time::Duration = time::Duration::days(20 * 365);
 const LIFE_OF_LEAF: time::Duration = time::Duration::days(7);
-/// For clocks that are behind.
+/// For clients whose clocks are behind.
 const BEFORE: time::Duration = time::Duration::days(1);
-/// A certificate is made anew after this long.
+/// How long a certificate is cached.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Hosts whose certificates are kept; a wildcard may stand for any number of them.
+/// Most cached certificates; a wildcard may match any number of hosts.
 const MOST_KEPT: usize = 512;
-/// The only protocol that requests can be read in.
+/// The only protocol in which requests can be read.
 pub(super) const HTTP: &[u8] = b"http/1.1";
 
-/// An authority as it is written down: its certificate, and the key, which nobody else may read.
+/// An authority as stored: its certificate, and its private key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorityText {
     pub certificate: String,
@@ -47,17 +47,17 @@ impl fmt::Debug for AuthorityText {
     }
 }
 
-/// An authority cannot be made or used.
+/// Why an authority cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadAuthority {
-    #[error("the authority's key or certificate is no good: {0}")]
+    #[error("the authority's key or certificate is invalid: {0}")]
     Certificate(#[from] rcgen::Error),
     #[error("TLS cannot be set up: {0}")]
     Tls(#[from] rustls::Error),
 }
 
 impl AuthorityText {
-    /// Makes a new authority.
+    /// Creates a new authority.
     pub fn generate() -> Result<Self, BadAuthority> {
         let key = KeyPair::generate()?;
         let certificate = parameters(&key).self_signed(&key)?.pem();
@@ -65,7 +65,7 @@ impl AuthorityText {
     }
 }
 
-/// What an authority says of itself, which follows from its key.
+/// The parameters of an authority's certificate, which follow from its key.
 fn parameters(key: &KeyPair) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     let id = parameters.key_identifier(key);
@@ -80,10 +80,10 @@ fn parameters(key: &KeyPair) -> CertificateParams {
     parameters
 }
 
-/// Makes certificates for hosts, and knows whom to believe outside.
+/// Signs certificates for hosts, and verifies those of the outside.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Of all hosts: it never leaves this process, and making keys costs more than signing.
+    /// One key for all hosts: it never leaves this process, and generating keys costs more than signing.
     key: KeyPair,
     hosts: Mutex<HashMap<HostName, (Instant, Arc<ServerConfig>)>>,
     provider: Arc<CryptoProvider>,
@@ -97,8 +97,8 @@ impl fmt::Debug for Authority {
 }
 
 impl Authority {
-    /// Takes an authority up; `roots` are whom it believes outside, as PEM. Those that make no sense are left
-    /// out, and where there are none at all it believes those that the program came with.
+    /// Loads an authority; `roots` are the trusted roots for the outside, as PEM. Invalid ones are skipped;
+    /// if there are none, the built-in roots are used.
     pub fn new(text: &AuthorityText, roots: &str) -> Result<Self, BadAuthority> {
         let key = KeyPair::from_pem(&text.key)?;
         let provider = Arc::new(default_provider());
@@ -121,12 +121,12 @@ impl Authority {
         })
     }
 
-    /// How to speak with hosts outside.
+    /// The TLS configuration for hosts outside.
     pub(super) fn outside(&self) -> Arc<ClientConfig> {
         self.outside.clone()
     }
 
-    /// How to speak for `host` with a sandbox.
+    /// The TLS configuration for a sandbox that connects to `host`.
     pub(super) fn inside(&self, host: &HostName) -> Result<Arc<ServerConfig>, BadAuthority> {
         let hosts = || self.hosts.lock();
         if let Some((made, config)) = hosts().get(host)
@@ -162,7 +162,7 @@ impl Authority {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
         config.alpn_protocols = vec![HTTP.to_vec()];
-        // A session would outlive the rules that it was made under.
+        // A session would outlive the rules under which it began.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(config)

@@ -1,12 +1,12 @@
-//! Puts headers into the requests of a sandbox to hosts that its rules name, so that a token need not be in
-//! the sandbox.
+//! Adds headers to a sandbox's requests to hosts that its rules name, so that the token need not be in the
+//! sandbox.
 //!
 //! ```text
 //! sandbox ──TLS, our certificate──► read requests ──► check, put headers in ──TLS, verified──► host
 //! ```
 //!
-//! The rules are asked anew for each request: a secret that was changed is in the next one. Nothing but a
-//! request to that very host gets the headers, and no other connection is opened.
+//! The rules are checked again for each request: a changed secret is in the next one. Only requests to exactly
+//! that host get the headers, and no other connection is terminated.
 
 mod authority;
 mod request;
@@ -43,16 +43,16 @@ pub(crate) use stream::Outside;
 use crate::relay::Activity;
 use crate::sandbox::{Admitted, Sandbox};
 
-/// A request's head, and what of it is kept at a time.
+/// Most bytes of a request's head, and of its buffer.
 const MOST_BUFFER: usize = 64 * 1024;
 const MOST_HEADERS: usize = 128;
-/// How long a head may take to come, the wait for a next request included.
+/// How long a head may take, including the wait for the next request.
 const HEAD_PATIENCE: Duration = Duration::from_secs(120);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 type Body = Either<Incoming, Full<Bytes>>;
 
-/// Where an opened connection leads.
+/// The host of a terminated connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) host: HostName,
@@ -60,20 +60,21 @@ pub(crate) struct Target {
     pub(crate) opened: Opened,
 }
 
-/// What is done with each request of a connection.
+/// Handles the requests of a connection.
 struct Way {
     sandbox: Arc<Sandbox>,
     target: Target,
     /// The connection to the host, or why there is none.
     sender: tokio::sync::Mutex<Result<SendRequest<Incoming>, String>>,
     tunnel: Mutex<Option<AbortOnDropHandle<()>>>,
-    /// The host takes no more requests.
+    /// The host accepts no more requests.
     over: CancellationToken,
-    /// A WebSocket was asked for: then the end of the host's HTTP is not the end.
+    /// A WebSocket was requested: then the end of the host's HTTP is not the end.
     upgrading: Arc<AtomicBool>,
 }
 
-/// Serves an opened connection to its end; says whether it ended well. `said` is what the sandbox has said already.
+/// Serves a terminated connection to its end; returns whether it ended well. `said` is what the sandbox has
+/// already sent.
 pub(crate) async fn serve(
     sandbox: &Arc<Sandbox>,
     admitted: &Admitted,
@@ -94,10 +95,10 @@ pub(crate) async fn serve(
             (Opened::Tls, Some(authority)) => {
                 let (acceptor, name) = (authority.inside(&target.host), target.host.clone());
                 let acceptor = TlsAcceptor::from(acceptor.map_err(io::Error::other)?);
-                // First the host: whether it is whom it says decides what the sandbox hears.
+                // Connect to the host first: its identity decides what the sandbox gets.
                 let outside = connect(&authority, &name, outside).await;
                 let inside = timeout(HANDSHAKE, acceptor.accept(inside)).await??;
-                // Read by another reader than the one that decided whose connection this is.
+                // Check again: another parser decided which host this connection is for.
                 let named = inside.get_ref().1.server_name().and_then(|name| HostName::parse(name).ok());
                 if named.as_ref() != Some(&name) {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "the hello has two names"));
@@ -121,7 +122,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Begins TLS with the host, whose certificate must be good for its name.
+/// Starts TLS with the host, whose certificate must be valid for its name.
 pub(crate) async fn connect(
     authority: &Authority,
     host: &HostName,
@@ -136,7 +137,7 @@ pub(crate) async fn connect(
     }
 }
 
-/// Carries requests until either side has had enough.
+/// Passes requests until either side ends.
 async fn converse<I, O>(
     sandbox: Arc<Sandbox>,
     target: Target,
@@ -161,7 +162,7 @@ where
             #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
             let driver = tokio::spawn(async move {
                 if let Err(error) = connection.with_upgrades().await {
-                    tracing::debug!(%error, "the host's end of an opened connection broke");
+                    tracing::debug!(%error, "the connection to the host of a terminated connection broke");
                 }
                 if !upgrading.load(Ordering::Acquire) {
                     ended.cancel();
@@ -189,7 +190,7 @@ where
     let served = tokio::select! {
         served = &mut connection => served,
         () = over.cancelled() => {
-            // The answer under way is finished, then the sandbox learns that there will be no more.
+            // Finish the answer in progress, then tell the sandbox that there will be no more.
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -208,7 +209,7 @@ impl Way {
         Ok(self.pass_on(request).await.unwrap_or_else(|refusal| refusal))
     }
 
-    /// The headers of this moment; `None` when the rules no longer speak of this host.
+    /// The current headers; `None` if the rules no longer name this host.
     fn headers(&self) -> Option<Vec<(HeaderName, HeaderText)>> {
         let (policy, Target { host, port, opened }) = (self.sandbox.policy(), &self.target);
         if policy.is_withheld() || policy.opens_for_headers(host, *port) != Some(*opened) {
@@ -255,10 +256,10 @@ impl Way {
         }
         self.upgrading.store(false, Ordering::Release);
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(unreachable(&"it changed to a protocol that nobody asked for"));
+            return Err(unreachable(&"it switched to a protocol that was not requested"));
         }
         request::drop_hops(response.headers_mut());
-        // It would name a way that does not lead through here.
+        // It would name a way around egress.
         response.headers_mut().remove("alt-svc");
         if self.over.is_cancelled() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -267,7 +268,7 @@ impl Way {
     }
 }
 
-/// An answer of our own, after which the connection ends.
+/// Our own answer, after which the connection ends.
 fn refusal(status: StatusCode, why: &str) -> Response<Body> {
     let mut response = Response::new(Either::Right(Full::new(Bytes::from(format!("{why}\n")))));
     *response.status_mut() = status;

@@ -1,7 +1,7 @@
-//! What a request must be like, and what becomes of it on its way out.
+//! Checks a request and prepares it for the host.
 //!
-//! hyper has read it and will write it anew, so that whoever reads it next sees the same beginning and end
-//! that we saw. What could be understood in two ways is refused all the same.
+//! hyper has parsed it and will encode it again, so the next parser sees the same beginning and end as we do.
+//! Ambiguous requests are refused all the same.
 
 use coffer_core::network::{HeaderName, HeaderText, HostName};
 use http::header::{
@@ -10,10 +10,10 @@ use http::header::{
 use http::uri::PathAndQuery;
 use http::{Method, Request, StatusCode, Uri, Version};
 
-/// Why a request is not sent on.
+/// Why a request is not passed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// Two readers could take it for different requests.
+    /// Two parsers could read it differently.
     Doubtful(&'static str),
     /// It is for another host than the connection.
     Misdirected,
@@ -35,7 +35,7 @@ impl Refused {
     }
 }
 
-/// Checks a request to `host` at `port`, and makes it what is sent on. Says whether it asks for a WebSocket.
+/// Checks a request to `host` at `port`, and prepares it. Returns whether it asks for a WebSocket.
 pub(super) fn prepare<B>(
     request: &mut Request<B>,
     host: &HostName,
@@ -63,13 +63,13 @@ pub(super) fn prepare<B>(
             return Err(Refused::Doubtful("a header of the sandbox's rules cannot be put in"));
         };
         value.set_sensitive(true);
-        // Takes the place of every one that the sandbox sent.
+        // Replaces every header of this name that the sandbox sent.
         request.headers_mut().insert(name, value);
     }
     Ok(websocket)
 }
 
-/// Every place where a request names its host must name the one that the connection was opened for.
+/// Every place where a request names its host must name the connection's host.
 fn check_host<B>(request: &Request<B>, host: &HostName, port: u16, usual_port: u16) -> Result<(), Refused> {
     if request.method() == Method::CONNECT {
         return Err(Refused::Doubtful("a tunnel cannot be opened here"));
@@ -93,7 +93,7 @@ fn check_host<B>(request: &Request<B>, host: &HostName, port: u16, usual_port: u
     }
 }
 
-/// A body's end is said once and in one way.
+/// The length of a body must be given once and in one way.
 fn check_length(headers: &HeaderMap) -> Result<(), Refused> {
     let lengths = headers.get_all(CONTENT_LENGTH).iter().count();
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
@@ -120,7 +120,7 @@ fn is_websocket(headers: &HeaderMap) -> bool {
         })
 }
 
-/// Takes away what is between two neighbours only. The length of a body is kept, and its encoding is told anew.
+/// Removes hop-by-hop headers. The length of a body is kept, and its encoding is set again.
 pub(super) fn drop_hops(headers: &mut HeaderMap) {
     let named: Vec<String> = headers
         .get_all(CONNECTION)
@@ -130,7 +130,7 @@ pub(super) fn drop_hops(headers: &mut HeaderMap) {
         .map(|word| word.trim().to_ascii_lowercase())
         .collect();
     for name in named {
-        // Whoever names these here would have the next reader see another request.
+        // Do not let the sandbox remove these, which would change the request for the next parser.
         if !["host", "content-length", "authorization", "cookie"].contains(&name.as_str())
             && let Ok(name) = http::HeaderName::from_bytes(name.as_bytes())
         {

@@ -1,4 +1,4 @@
-//! The two ends of an opened connection.
+//! The two ends of a terminated connection.
 
 use std::io;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::relay::Activity;
 use crate::sandbox::Sandbox;
 
-/// The sandbox's end: what it has said already comes first.
+/// The sandbox's end: bytes that it has already sent come first.
 #[derive(Debug)]
 pub(super) struct Inside {
     said: Vec<u8>,
@@ -61,7 +61,7 @@ impl AsyncWrite for Inside {
     }
 }
 
-/// The other end: counts what goes through, and notes when.
+/// The outside end: counts bytes, and notes activity.
 #[derive(Debug)]
 pub(crate) struct Outside {
     pub(crate) stream: TcpStream,

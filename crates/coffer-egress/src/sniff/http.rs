@@ -1,6 +1,6 @@
 //! The host of an HTTP/1 request (RFC 9112).
 //!
-//! Stricter than servers are: a head that two readers could understand differently has no name.
+//! Stricter than servers: a head that two parsers could read differently has no name.
 
 use coffer_core::network::HostName;
 
@@ -10,8 +10,8 @@ use super::Sniffed;
 const LONGEST_METHOD: usize = 24;
 const END: &[u8] = b"\r\n\r\n";
 
-/// Reads the head; `searched` remembers how far its end was looked for, so that dribbled bytes are not
-/// looked at again and again.
+/// Parses the head; `searched` remembers how far its end was searched for, so that slowly arriving bytes are
+/// not scanned again.
 pub(super) fn read(bytes: &[u8], searched: &mut usize) -> Sniffed {
     if !begins_like_a_request(bytes) {
         return Sniffed::Nameless;
@@ -27,11 +27,11 @@ pub(super) fn read(bytes: &[u8], searched: &mut usize) -> Sniffed {
     }
 }
 
-/// Tells a request from other protocols that begin with a capital letter, SSH for one.
+/// Distinguishes a request from other protocols that begin with a capital letter, such as SSH.
 fn begins_like_a_request(bytes: &[u8]) -> bool {
     let method =
         bytes.iter().take(LONGEST_METHOD).take_while(|b| b.is_ascii_uppercase() || **b == b'-').count();
-    // A method of that length is one too long whether or not its end has come.
+    // A method of this length is too long whether or not its end has arrived.
     method < LONGEST_METHOD && bytes.get(method).is_none_or(|next| *next == b' ')
 }
 
@@ -56,11 +56,11 @@ fn host(head: &str) -> Option<HostName> {
     let mut words = request.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
     let plain = words.next().is_none() && matches!(version, "HTTP/1.0" | "HTTP/1.1");
-    // A tunnel's host is where it leads, not whom it asks.
+    // The host of a tunnel is its destination, not the server.
     if !plain || method == "CONNECT" || !target.bytes().all(|b| b.is_ascii_graphic()) {
         return None;
     }
-    // `GET http://host/path`: a server must believe the target, so both must agree.
+    // `GET http://host/path`: a server must use the target, so both must agree.
     if !target.starts_with('/') && target != "*" {
         let (_scheme, rest) = target.split_once("://")?;
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -71,7 +71,7 @@ fn host(head: &str) -> Option<HostName> {
     Some(host)
 }
 
-/// `name` or `name:port`; an address is no name.
+/// `name` or `name:port`; an address is not a name.
 fn authority(text: &str) -> Option<HostName> {
     let (name, port) = text.split_once(':').unwrap_or((text, ""));
     if port.len() > 5 || !port.bytes().all(|b| b.is_ascii_digit()) {

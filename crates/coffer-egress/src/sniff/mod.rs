@@ -1,39 +1,39 @@
-//! What a connection calls its other end, read from its first bytes.
+//! Reads the server name from the first bytes of a connection.
 //!
-//! The bytes come from a sandbox and are hostile: all is bounded, nothing panics, and a doubtful hello
-//! has no name. Having no name is safe, because then the address alone decides.
+//! The bytes come from a sandbox and are hostile: everything is bounded, nothing panics, and an ambiguous
+//! hello has no name. Having no name is safe, because then only the address decides.
 
 mod http;
 mod tls;
 
 use coffer_core::network::HostName;
 
-/// The most bytes that are read in search of a name.
+/// Most bytes that are read to find a name.
 pub const MOST_BYTES: usize = 32 * 1024;
 
-/// How far the reading of a name has come.
+/// The state of reading a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sniffed {
-    /// Nothing can be said before there are `at_least` bytes in all.
+    /// At least `at_least` bytes in all are needed.
     Unfinished { at_least: usize },
     /// The connection is TLS or HTTP for that name.
     Name(HostName),
-    /// It has no name that could be relied on.
+    /// It has no reliable name.
     Nameless,
 }
 
-/// Reads the first bytes of a connection as they come, and keeps them for whoever is dialled.
+/// Reads the first bytes of a connection, and keeps them to send on.
 #[derive(Debug, Default)]
 pub struct Sniffer {
     bytes: Vec<u8>,
     at_least: usize,
     searched: usize,
-    /// Once known, an answer does not change.
+    /// Once known, the result does not change.
     found: Option<Sniffed>,
 }
 
 impl Sniffer {
-    /// Takes the next bytes and says what is known now.
+    /// Takes the next bytes and returns the current result.
     pub fn push(&mut self, bytes: &[u8]) -> Sniffed {
         self.bytes.extend_from_slice(bytes);
         if let Some(found) = &self.found {
@@ -58,12 +58,12 @@ impl Sniffer {
         }
     }
 
-    /// How many more bytes may be taken.
+    /// How many more bytes can be taken.
     pub fn room(&self) -> usize {
         MOST_BYTES.saturating_sub(self.bytes.len())
     }
 
-    /// All that was read, to be sent on as it came.
+    /// All bytes that were read, to send on.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }

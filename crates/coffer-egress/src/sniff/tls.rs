@@ -1,8 +1,7 @@
 //! The server name of a TLS ClientHello (RFC 8446 section 4.1.2, RFC 6066 section 3).
 //!
-//! A hello may be cut into any number of records. Extensions that are not known, GREASE and encrypted
-//! hellos among them, are passed over; of an encrypted hello the outer name counts, as it is the one that
-//! the connection will be dialled by.
+//! A hello may be split into any number of records. Unknown extensions, GREASE and encrypted hellos among
+//! them, are skipped; for an encrypted hello the outer name counts, because the connection is dialled by it.
 
 use coffer_core::network::HostName;
 

@@ -1,4 +1,4 @@
-//! Connections: which are opened, to whom, and how they end.
+//! Connections: which are opened, to which address, and how they end.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn bytes_go_both_ways_and_are_counted() {
     let mut stream = world.connect("1.1.1.1:443").await;
     let mut outside = accepted(&server).await;
     world.round_trip(&mut stream, &mut outside).await;
-    // The sandbox has said all; the answer still comes.
+    // The sandbox has closed its side; the answer still arrives.
     stream.shutdown().await.unwrap();
     assert_eq!(end(&mut outside).await.unwrap(), b"");
     outside.write_all(b"the rest").await.unwrap();
@@ -128,7 +128,7 @@ async fn no_spelling_of_a_walled_address_is_dialled() {
 #[tokio::test]
 async fn without_a_destination_there_is_no_way() {
     let world = World::new(Policy::of(Base::Public)).await;
-    // Straight to the listener, with nothing redirected.
+    // Directly to the listener, without a redirect.
     for listener in [world.tcp, world.tcp6] {
         assert_reset(&mut TcpStream::connect(listener).await.unwrap()).await;
     }
@@ -143,7 +143,7 @@ async fn a_name_that_opens_the_way_is_dialled_by_its_own_address() {
     let good = world.internet.server("1.2.3.4:443").await;
     let plain = world.internet.server("[2606:4700::5]:80").await;
     let evil = world.internet.server("6.6.6.6:443").await;
-    // The sandbox says a good name to an evil address: the good one gets it.
+    // The sandbox names a good host at an evil address: the good one gets it.
     let mut stream = world.connect("6.6.6.6:443").await;
     let hello = client_hello("api.good.com");
     stream.write_all(&hello).await.unwrap();
@@ -182,7 +182,7 @@ async fn other_names_and_no_names_are_refused() {
         stream.write_all(hello).await.unwrap();
         assert_reset(&mut stream).await;
     }
-    // A port that no name is allowed at is refused before a word is said.
+    // A port at which no name is allowed is refused before any byte.
     assert_reset(&mut world.connect("1.2.3.4:22").await).await;
     assert_eq!(world.rules(6).await, ["deny:0.0.0.0/0"; 6]);
     let names: Vec<Option<String>> =
@@ -206,7 +206,7 @@ async fn a_name_turned_to_an_inner_address_leads_nowhere() {
     }
     let rules = world.rules(7).await;
     assert!(rules.iter().all(|rule| rule.starts_with("never:")), "{rules:?}");
-    // A good address beside a bad one is used, and the bad one is not.
+    // A good address next to a bad one is used, and the bad one is not.
     world.internet.name("good.com", &["10.0.0.1", "1.2.3.4"]);
     world.egress.replace_policy(world.id, only(&["good.com"])).unwrap();
     let good = world.internet.server("1.2.3.4:443").await;
@@ -224,10 +224,10 @@ async fn where_the_server_speaks_first_the_address_decides() {
     let mut outside = accepted(&mail).await;
     outside.write_all(b"220 hello\r\n").await.unwrap();
     assert_eq!(take(&mut stream, 11).await, b"220 hello\r\n");
-    // Nobody speaks and the address is not allowed: refused once the wait for a name is over.
+    // Neither side sends, and the address is not allowed: refused once the wait for a name is over.
     assert_reset(&mut world.connect("9.8.7.6:26").await).await;
     assert_eq!(world.rules(1).await, ["base:none"]);
-    // Where a name could only close, silence leaves the way open.
+    // If a name could only deny, silence leaves the connection open.
     world.egress.replace_policy(world.id, policy(Base::Public, &[], &["bad.com"])).unwrap();
     let mut stream = world.connect("9.8.7.6:25").await;
     let mut outside = accepted(&mail).await;
@@ -252,7 +252,7 @@ async fn a_hello_that_never_ends_is_given_up() {
     assert_reset(&mut stream).await;
     let mut stream = world.connect("1.2.3.4:80").await;
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
-    // Egress stops reading at its bound, so the rest may not be taken; the end must come all the same.
+    // Egress stops reading at its bound, so the rest may not be accepted; the end must come all the same.
     let (mut from, mut to) = stream.into_split();
     let flood = tokio::spawn(async move { while to.write_all(&[b'x'; 1024]).await.is_ok() {} });
     let mut rest = Vec::new();
@@ -272,7 +272,7 @@ async fn whoever_does_not_answer_is_a_failure_and_no_refusal() {
     assert_eq!(world.internet.dialled(), ["1.1.1.1:80", "1.2.3.4:443", "1.2.3.5:443", "[2606:4700::9]:443"]);
     assert_eq!(world.egress.traffic(world.id).unwrap().failed, 2);
     assert!(world.refusals().is_empty());
-    // A name without any address has no way to go.
+    // A name without any address cannot be reached.
     let mut stream = world.connect("1.2.3.4:443").await;
     stream.write_all(&client_hello("none.com")).await.unwrap();
     assert_reset(&mut stream).await;
@@ -291,7 +291,7 @@ async fn a_project_with_many_sandboxes_leaves_connections_to_others() {
         let stream = sandbox.connect("1.1.1.1:443").await;
         held.push((stream, accepted(&server).await));
     }
-    // Half of what the host has is the project's, however many sandboxes it has.
+    // A project may have half of the host's connections, however many sandboxes it has.
     for sandbox in [&world, &again] {
         assert_reset(&mut sandbox.connect("1.1.1.1:443").await).await;
         assert_eq!(sandbox.rules(1).await, ["limit:connections-of-project"]);
@@ -316,7 +316,7 @@ async fn a_sandbox_has_so_many_connections_and_no_more() {
     assert_eq!(world.egress.traffic(world.id).unwrap().open, 3);
     drop(held.pop());
     until(|| world.egress.traffic(world.id).unwrap().open == 2).await;
-    // The place is given back a moment after the count.
+    // The place is released a moment after the count.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let mut stream = world.connect("1.1.1.1:443").await;
     let mut outside = accepted(&server).await;

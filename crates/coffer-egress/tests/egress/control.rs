@@ -1,4 +1,4 @@
-//! The node's door, over real sockets with real descriptors.
+//! The node's control connection, over real sockets with real descriptors.
 
 use std::io::Read as _;
 use std::net::{TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
@@ -18,7 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::world::{PATIENCE, World, accepted, assert_reset, egress_in, policy, until};
 
-/// An egress that takes orders.
+/// An egress with a control socket.
 struct Door {
     directory: TempDir,
     _serving: AbortOnDropHandle<()>,
@@ -36,7 +36,7 @@ impl Door {
         Node { stream: UnixStream::connect(self.directory.path().join("sock")).await.unwrap(), next: 0 }
     }
 
-    /// A node that has said hello.
+    /// A node after its hello.
     async fn node(&self) -> Node {
         let mut node = self.connect().await;
         let hello = node.ask(Request::Hello { protocol: PROTOCOL }, &[]).await;
@@ -118,7 +118,7 @@ async fn a_node_adds_a_sandbox_changes_its_policy_asks_and_removes_it() {
     let (_, traffic) = sandboxes.iter().find(|(id, _)| *id == sandbox).unwrap();
     assert_eq!((traffic.sent_bytes, traffic.received_bytes, traffic.open), (4, 4, 1));
 
-    // Adding it once more is a change of policy; what it brings is closed.
+    // Adding it again is a change of policy; its descriptors are closed.
     let (mut reader, writer) = std::io::pipe().unwrap();
     let again = add(sandbox, Base::Web, [1, 0, 0]);
     assert_eq!(node.ask(again, &[writer.as_fd()]).await, Ok(Reply::Done));
@@ -220,7 +220,7 @@ async fn descriptors_that_are_not_what_was_said_are_refused_and_closed() {
     assert_eq!(answer, Err(EgressErrorCode::BadDescriptors), "descriptors with another request");
     assert_eq!(node.served().await, [world.id]);
     drop(writer);
-    // Ends only because nobody has the other end open.
+    // Ends only because no other process has the other end open.
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 

@@ -1,11 +1,11 @@
-//! Refused plain HTTP hears why.
+//! Refused plain HTTP gets the reason.
 
 use coffer_core::network::Base;
 use tokio::io::AsyncWriteExt;
 
 use crate::world::{World, assert_reset, client_hello, end, policy};
 
-/// What a request to port 80 of `to` is answered.
+/// The answer to a request to port 80 of `to`.
 async fn answer(world: &World, to: &str, request: &[u8]) -> String {
     let mut stream = world.connect(to).await;
     stream.write_all(request).await.unwrap();
@@ -29,7 +29,7 @@ async fn refused_http_hears_the_rule() {
     let world = World::new(policy(Base::None, &[], &[])).await;
     let heard = answer(&world, "[2606:4700::1]:80", b"HEAD / HTTP/1.1\r\nHost: bad.com\r\n\r\n").await;
     assert!(heard.contains("X-Coffer-Rule: base:none\r\n") && heard.ends_with("\r\n\r\n"), "{heard}");
-    // The answer outlives a body that nobody wants.
+    // The answer arrives in spite of an unread body.
     let post = [b"POST / HTTP/1.1\r\nHost: bad.com\r\nContent-Length: 100000\r\n\r\n", &[b'x'; 100_000][..]];
     assert!(answer(&world, "1.2.3.4:80", &post.concat()).await.starts_with("HTTP/1.1 403 "));
 }

@@ -1,4 +1,4 @@
-//! The gate of git: who gets through, with what, and what a hostile client cannot make of it.
+//! The git gate: what passes, with which credential, and what hostile clients cannot do.
 
 use coffer_core::network::Policy;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ pub(crate) fn window() -> Value {
     json!({"reference": "refs/heads/task-1", "expects": OLD, "until_ms": i64::MAX})
 }
 
-/// A sandbox with the repository `app`, and the server that keeps it.
+/// A sandbox with the repository `app`, and the server that stores it.
 pub(crate) struct Place {
     pub(crate) world: World,
     pub(crate) server: TcpListener,
@@ -45,7 +45,7 @@ impl Place {
         stream
     }
 
-    /// What the gate answers by itself.
+    /// The gate's own answers.
     pub(crate) async fn refused(&self, request: &str) -> String {
         let answer = end(&mut self.ask(request).await).await.unwrap();
         String::from_utf8(answer).unwrap()
@@ -73,7 +73,7 @@ pub(crate) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: git.coffer.internal\r\nConnection: close\r\n\r\n")
 }
 
-/// Reads from a peer until `text` has come.
+/// Reads from a peer until `text` has arrived.
 pub(crate) async fn heard(stream: &mut TcpStream, text: &str) -> String {
     let mut bytes = Vec::new();
     while !String::from_utf8_lossy(&bytes).contains(text) {
@@ -136,9 +136,9 @@ async fn what_is_not_gits_or_not_the_sandboxs_is_refused_and_recorded_and_nobody
     assert_eq!(place.world.rules(rules.len()).await, rules);
     let first = &place.world.refusals()[0];
     assert_eq!(first.name.as_ref().unwrap().as_str(), "git.coffer.internal");
-    // Only a server that names the repository by its route was ever dialled, and nobody accepted here.
+    // Only the server of the route was ever dialled, and nothing accepted here.
     assert!(timeout(std::time::Duration::from_millis(50), place.server.accept()).await.is_err());
-    // After a restart of the node, until the server has told the rest.
+    // After a restart of the node, until the server has sent the rest.
     let kept = policy(&place.upstream, None).without_secrets();
     place.world.egress.replace_policy(place.world.id, kept).unwrap();
     let answer = place.refused(&get("/app.git/info/refs?service=git-upload-pack")).await;
@@ -151,7 +151,7 @@ async fn a_push_passes_as_announced_and_in_no_other_way() {
     let place = Place::new(Some(window())).await;
     let good = push(&format!("{OLD} {NEW} refs/heads/task-1"), "report-status");
     let mut inside = place.world.connect(GATE).await;
-    // In pieces that fall anywhere.
+    // In pieces of any size.
     for piece in good.as_bytes().chunks(7) {
         inside.write_all(piece).await.unwrap();
     }
@@ -200,7 +200,7 @@ async fn a_push_does_not_outlive_its_window() {
     heard(&mut outside, "0000").await;
     outside.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n").await.unwrap();
     heard(&mut inside, "x").await;
-    // The credential alone may change.
+    // Only the credential may change.
     assert_eq!(place.set(Some(window())), 0);
     assert_eq!(place.set(None), 1);
     let ended = timeout(PATIENCE, outside.read_to_end(&mut Vec::new())).await;
@@ -275,7 +275,7 @@ async fn the_gate_has_a_name_and_an_address_only_where_there_are_routes() {
     let gate: Vec<std::net::IpAddr> = vec!["192.0.2.80".parse().unwrap()];
     assert_eq!(addresses_of(&place.world, "git.coffer.internal").await, gate);
     assert!(place.world.internet.looked_up.lock().unwrap().is_empty(), "nobody else is asked");
-    // All that the policy closes stays closed.
+    // Everything that the policy forbids stays forbidden.
     assert_reset(&mut place.world.connect("192.0.2.80:443").await).await;
     assert_reset(&mut place.world.connect("192.0.2.81:80").await).await;
     let bare: Policy = serde_json::from_value(json!({"base": "none"})).unwrap();

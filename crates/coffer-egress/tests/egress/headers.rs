@@ -1,4 +1,4 @@
-//! Headers for named hosts: who gets them, who does not, and what a hostile client cannot make of it.
+//! Headers for named hosts: which requests get them, and what hostile clients cannot do.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::world::{PATIENCE, World, accepted, assert_reset, until};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Somebody else's authority, as the internet has many.
+/// Another authority, of which the internet has many.
 struct Outside {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
@@ -85,7 +85,7 @@ impl Place {
         TlsConnector::from(Arc::new(config))
     }
 
-    /// A connection of the sandbox to `api.test`, at an address that it made up, and the host's end of it.
+    /// A connection of the sandbox to `api.test`, at an invented address, and the host's end of it.
     async fn open(&self) -> (client::TlsStream<TcpStream>, server::TlsStream<TcpStream>) {
         let stream = self.world.connect("9.9.9.9:443").await;
         let connector = self.connector(&[&self.authority]);
@@ -111,7 +111,7 @@ async fn say(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
     stream.flush().await.unwrap();
 }
 
-/// Everything until the end, however that came.
+/// Everything until the end, in any form.
 async fn rest(stream: &mut (impl AsyncRead + Unpin)) -> String {
     let mut bytes = Vec::new();
     let _ = timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("it goes on");
@@ -183,16 +183,16 @@ async fn a_request_that_is_doubtful_or_for_another_host_is_not_sent_on() {
         ("GET / HTTP/1.1\r\nHost: api.test\r\nX: a\0b\r\n\r\n", "400"),
         ("GET / HTTP/2.0\r\nHost: api.test\r\n\r\n", ""),
         ("\0\0\0\0\0\0\0\0", ""),
-        // Too long to be read whole, so that a reset may overtake the answer.
+        // Too long to be read completely, so that a reset may overtake the answer.
         (&long, ""),
         (&many, "431"),
     ] {
         let place = Place::new(rules("Bearer hidden")).await;
         let (mut inside, mut outside) = place.open().await;
         let shown: String = request.chars().take(100).collect();
-        // The answer may come before all of it was said.
+        // The answer may arrive before everything was sent.
         let _ = inside.write_all(request.as_bytes()).await;
-        // What follows must not be taken for a request of its own.
+        // The rest must not be taken for another request.
         let _ = inside.write_all(b"GET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n").await;
         let _ = inside.flush().await;
         let answer = rest(&mut inside).await;
@@ -211,12 +211,12 @@ async fn a_body_cannot_become_a_request() {
             "POST /a HTTP/1.1\r\nHost: api.test\r\nContent-Length: 44\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: other.test\r\n\r\n",
             1,
         ),
-        // Two lengths, of which one is believed and sent on.
+        // Two lengths, of which one is used and sent on.
         (
             "POST /a HTTP/1.1\r\nHost: api.test\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: other.test\r\n\r\n",
             1,
         ),
-        // The end of a chunk that is none, a size that is none, and an extension full of lines.
+        // An invalid end of a chunk, an invalid size, and an extension full of lines.
         (
             "POST /a HTTP/1.1\r\nHost: api.test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcGET /smuggled HTTP/1.1\r\nHost: api.test\r\n\r\n",
             1,
@@ -238,7 +238,7 @@ async fn a_body_cannot_become_a_request() {
         let _ = inside.write_all(request.as_bytes()).await;
         let _ = inside.flush().await;
         let _ = inside.shutdown().await;
-        // So that a request that might follow has its turn.
+        // Time for a request that might follow.
         let _ = outside.write_all(OK).await;
         let _ = outside.flush().await;
         let seen = rest(&mut outside).await;
@@ -261,7 +261,7 @@ async fn other_hosts_and_connections_without_a_name_are_left_alone() {
     let nameless = ServerName::try_from("1.1.1.1").unwrap();
     for (name, certified) in [(other, "other.test"), (nameless, "1.1.1.1")] {
         let stream = place.world.connect("1.1.1.1:443").await;
-        // Whoever trusts only the outside gets through: the certificate is the host's own.
+        // A client that trusts only the outside connects: the certificate is the host's own.
         let connector = place.connector(&[&place.outside.certificate]);
         let outside =
             async { place.outside.acceptor(certified).accept(accepted(&place.server).await).await.unwrap() };
@@ -270,7 +270,7 @@ async fn other_hosts_and_connections_without_a_name_are_left_alone() {
                 .await
                 .unwrap();
         let mut inside = inside.unwrap();
-        // Even when it says that it is for the other.
+        // Even if it claims to be for the other.
         say(&mut inside, b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n").await;
         assert_eq!(head(&mut outside).await, "GET / HTTP/1.1\r\nHost: api.test\r\n\r\n");
     }
@@ -303,7 +303,7 @@ async fn what_is_not_known_yet_keeps_the_way_shut() {
     let connector = place.connector(&[&place.authority]);
     assert!(connector.connect(ServerName::try_from("api.test").unwrap(), stream).await.is_err());
     assert_eq!(place.world.rules(1).await, ["secrets-unknown"]);
-    // Once the secrets are told, it is open.
+    // Once the secrets are known, connections are allowed.
     place.world.egress.replace_policy(place.world.id, rules("Bearer told")).unwrap();
     let (mut inside, mut outside) = place.open().await;
     say(&mut inside, b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n").await;
@@ -361,7 +361,7 @@ async fn plain_http_gets_headers_only_when_the_rule_says_so() {
         let policy = serde_json::from_value(json!({"base": "web", "headers": headers})).unwrap();
         let place = Place::new(policy).await;
         let server = place.world.internet.server("1.1.1.1:80").await;
-        // Where the sandbox says that the host is; believed only where nothing is put in.
+        // The address that the sandbox claims for the host; used only if no header is added.
         let _liar = place.world.internet.server("9.9.9.9:80").await;
         let to = if plain { "9.9.9.9:80" } else { "1.1.1.1:80" };
         let mut inside = place.world.connect(to).await;
@@ -371,14 +371,14 @@ async fn plain_http_gets_headers_only_when_the_rule_says_so() {
         say(&mut outside, OK).await;
         assert!(head(&mut inside).await.starts_with("HTTP/1.1 200"));
     }
-    // At the TLS port nothing is put into what is not TLS.
+    // At the TLS port, headers are added only to TLS.
     let place = Place::new(rules("Bearer hidden")).await;
     let mut inside = place.world.connect("1.1.1.1:443").await;
     say(&mut inside, b"GET / HTTP/1.1\r\nHost: api.test\r\n\r\n").await;
     let mut outside = accepted(&place.server).await;
     assert_eq!(head(&mut outside).await, "GET / HTTP/1.1\r\nHost: api.test\r\n\r\n");
     drop(outside);
-    // And a host that may not be reached is not reached for its headers' sake.
+    // And a forbidden host is not reached because of its headers.
     let headers = json!([{"hosts": ["api.test"], "headers": {"X-Token": "hidden"}}]);
     let shut = json!({"base": "web", "deny": ["api.test"], "headers": headers});
     place.world.egress.replace_policy(place.world.id, serde_json::from_value(shut).unwrap()).unwrap();

@@ -1,4 +1,5 @@
-//! Git LFS through the gate: objects pass, what opens them does not, and a hostile side on either end gets nowhere.
+//! Git LFS through the gate: objects pass, their credentials do not, and hostile peers on either end get
+//! nothing.
 
 use coffer_core::network::Policy;
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ fn batch(operation: &str) -> String {
     post("/app.git/info/lfs/objects/batch", &body.to_string())
 }
 
-/// Says something as a forge would.
+/// Sends a forge's answer.
 async fn say(outside: &mut TcpStream, head: &str, body: &str) {
     let answer = format!("HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     outside.write_all(answer.as_bytes()).await.unwrap();
@@ -41,7 +42,8 @@ async fn answered(mut inside: TcpStream) -> (String, String) {
 }
 
 impl Place {
-    /// Asks for a batch, which the forge answers with these actions; the object as the sandbox hears of it.
+    /// Requests a batch, which the forge answers with these actions; returns the object as the sandbox gets
+    /// it.
     async fn batch(&self, operation: &str, actions: Value) -> Value {
         let inside = self.ask(&batch(operation)).await;
         let mut outside = accepted(&self.server).await;
@@ -61,7 +63,7 @@ impl Place {
     }
 }
 
-/// The path of an action's place.
+/// The path of an action's address.
 fn path(object: &Value, action: &str) -> String {
     let href = object["actions"][action]["href"].as_str().unwrap_or_else(|| panic!("{object}"));
     href.strip_prefix("http://git.coffer.internal").unwrap().to_string()
@@ -137,7 +139,7 @@ async fn uploads_pass_while_a_push_may_and_are_as_long_as_announced() {
     say(&mut outside, "200 OK", "stored with Basic hidden").await;
     assert_eq!(answered(inside).await.1, "{}", "what the store says is not told");
 
-    // What is verified is what was announced, whatever the sandbox says.
+    // The announced object is verified, whatever the sandbox says.
     let inside = place.ask(&post(&verify, "{\"oid\": \"other\"}")).await;
     let mut outside = accepted(&place.server).await;
     let sent = heard(&mut outside, "}").await;
@@ -149,7 +151,7 @@ async fn uploads_pass_while_a_push_may_and_are_as_long_as_announced() {
     let (head, body) = answered(inside).await;
     assert!(head.starts_with("HTTP/1.1 403 ") && !body.contains("hidden"), "{head} {body}");
 
-    // An upload under way ends with its window, and what was announced is no good afterwards.
+    // An upload in progress ends with its window, and its ticket is invalid afterwards.
     let mut inside = place.ask(&put(&upload, 3, "f")).await;
     let mut outside = accepted(&place.server).await;
     heard(&mut outside, "\r\n\r\nf").await;
@@ -159,7 +161,7 @@ async fn uploads_pass_while_a_push_may_and_are_as_long_as_announced() {
     let _ = end(&mut inside).await;
     let late = place.refused(&put(&upload, 3, "foo")).await;
     assert!(late.contains("x-coffer-rule: git:push-closed\r\n"), "{late}");
-    // Only those that were accepted here were ever dialled.
+    // Only addresses that were accepted here were ever dialled.
     assert!(timeout(std::time::Duration::from_millis(50), place.server.accept()).await.is_err());
 }
 
@@ -178,7 +180,7 @@ async fn a_forge_leads_nobody_where_it_must_not() {
         assert!(object["actions"].is_null() && object["error"]["code"] == 502, "{href}: {object}");
     }
     assert!(place.world.rules(6).await.iter().all(|rule| rule == "git:lfs-place"));
-    // A name that leads within is met by the walls when it is dialled; the forge's own host is no exception here.
+    // A name with a private address is refused when it is dialled; the forge's own host is no exception here.
     let inner = "https://store.test/x?sig=hidden";
     let object =
         place.batch("download", json!({"download": {"href": inner, "header": {"X": "hidden"}}})).await;
@@ -258,12 +260,13 @@ async fn what_is_hostile_inside_reaches_no_other_repository_and_fills_no_memory(
         rules.push(rule.to_string());
     }
     assert_eq!(place.world.rules(rules.len()).await, rules);
-    // What is too long is not read to its end, which may cost the client the answer, but never the gate its memory.
+    // A body that is too long is not read to its end, which may cost the client the answer, but never the
+    // gate its memory.
     let mut inside = place.world.connect(GATE).await;
     let _ = inside.write_all(post(to, &long).as_bytes()).await;
     let _ = end(&mut inside).await;
     assert_eq!(place.world.rules(rules.len() + 1).await.last().unwrap(), "git:lfs-large");
-    // Another sandbox cannot use what this one was told, nor this one once the route leads elsewhere.
+    // Another sandbox cannot use this one's tickets, nor this one once the route has changed.
     let other = World::new(policy(&place.upstream, None)).await;
     let mut stream = other.connect(GATE).await;
     stream.write_all(get(&token).as_bytes()).await.unwrap();

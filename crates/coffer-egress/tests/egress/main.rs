@@ -1,7 +1,7 @@
 //! Egress over real sockets, all of them on loopback.
 //!
-//! What stands for the internet is a table: a public address leads to a listener that the test made, and
-//! every other address leads nowhere.
+//! The internet is a table: a public address leads to a listener of the test, and every other address leads
+//! nowhere.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,

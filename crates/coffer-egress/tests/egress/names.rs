@@ -1,4 +1,4 @@
-//! Questions for names.
+//! DNS questions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ async fn allowed_names_have_addresses_and_others_are_refused() {
     assert_eq!(world.rules(2).await, ["deny:0.0.0.0/0"; 2]);
     let refusal = &world.refusals()[0];
     assert_eq!((refusal.kind, refusal.name.as_ref().unwrap().as_str()), (RefusedKind::Question, "evil.com"));
-    // What is refused is not even asked for.
+    // Refused names are not looked up.
     assert!(world.internet.looked_up.lock().unwrap().iter().all(|name| name.ends_with("good.com")));
     assert_eq!(world.egress.traffic(world.id).unwrap().questions, 6);
 }
@@ -162,7 +162,7 @@ async fn a_long_answer_is_cut_by_udp_and_whole_by_tcp() {
     let mut stream = TcpStream::connect(world.dns_tcp).await.unwrap();
     let whole = ask_by_tcp(&mut stream, "many.com", AAAA).await;
     assert_eq!((whole.truncated, whole.addresses.len()), (false, 32));
-    // The same connection serves again, and a refusal comes the same way.
+    // The same connection serves again, and a refusal uses it too.
     assert_eq!(ask_by_tcp(&mut stream, "none.com", A).await.code, NO_SUCH_NAME);
     world.egress.replace_policy(world.id, Policy::default()).unwrap();
     assert_eq!(ask_by_tcp(&mut stream, "many.com", A).await.code, REFUSED);
@@ -181,7 +181,7 @@ async fn nonsense_does_not_stop_the_answers() {
     }
     let mut too_long = TcpStream::connect(world.dns_tcp).await.unwrap();
     too_long.write_all(&[0xff, 0xff, 0]).await.unwrap();
-    // It is closed without an answer; by reset, where bytes were left unread.
+    // It is closed without an answer; by a reset if bytes were left unread.
     assert!(crate::world::end(&mut too_long).await.unwrap_or_default().is_empty());
     assert_eq!(plain(ask(&world, "a.com", A).await), fine(&["1.1.1.1"]));
 }

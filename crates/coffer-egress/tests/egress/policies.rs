@@ -1,4 +1,4 @@
-//! Policies that change, sandboxes that come and go.
+//! Changing policies, and sandboxes that come and go.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -60,10 +60,10 @@ async fn a_name_that_only_the_sandbox_vouches_for_keeps_nothing_open() {
     let mut stream = world.connect("6.6.6.6:443").await;
     stream.write_all(&client_hello("good.com")).await.unwrap();
     let _outside = accepted(&evil).await;
-    // It says that it is good.com, which the new policy allows; but it leads to an address of its own choice.
+    // It claims to be good.com, which the new policy allows; but it uses an address of its own choice.
     assert_eq!(world.egress.replace_policy(world.id, policy(Base::None, &["good.com"], &[])), Ok(1));
     assert_reset(&mut stream).await;
-    // What it says can still be held against it.
+    // Its claim can still be used to deny it.
     world.egress.replace_policy(world.id, policy(Base::Public, &[], &["bad.com"])).unwrap();
     let mut stream = world.connect("6.6.6.6:443").await;
     stream.write_all(&client_hello("meh.com")).await.unwrap();

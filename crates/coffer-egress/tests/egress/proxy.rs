@@ -15,7 +15,7 @@ fn through(address: &str) -> Policy {
     Policy::of(Base::Public).through(Some(Proxy::new(address, Some("me"), Some("secret")).unwrap()))
 }
 
-/// The proxy's side up to its last word; says where it was asked to lead.
+/// The proxy's side of the handshake; returns the requested destination.
 async fn asked(proxy: &TcpListener) -> (TcpStream, Vec<u8>) {
     let mut proxy = accepted(proxy).await;
     assert_eq!(take(&mut proxy, 4).await, [5, 2, 0, 2]);
@@ -35,7 +35,7 @@ async fn what_is_allowed_goes_through_the_proxy_and_nothing_past_it() {
     let mut stream = world.connect("1.2.3.4:443").await;
     let (mut far, request) = asked(&proxy).await;
     assert_eq!(request, [5, 1, 0, 1, 1, 2, 3, 4, 1, 187]);
-    // The first bytes from beyond come with the answer.
+    // The first bytes of the destination come with the answer.
     far.write_all(b"\x05\x00\x00\x03\x04host\x00\x01first").await.unwrap();
     assert_eq!(take(&mut stream, 5).await, b"first");
     world.round_trip(&mut stream, &mut far).await;

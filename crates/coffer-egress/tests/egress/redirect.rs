@@ -1,4 +1,4 @@
-//! The kernel's word on where a redirected connection was meant to go, in a network namespace of its own.
+//! The kernel's original destination of a redirected connection, in its own network namespace.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::world::PATIENCE;
 const PORT: u16 = 4711;
 const DNS_PORT: u16 = 4712;
 
-/// The namespace of a sandbox: nothing but `lo`, and every connection that is not for `lo` redirected.
+/// The namespace of a sandbox: only `lo`, and every connection that is not for `lo` is redirected.
 const SETUP: &str = r"
 set -e
 ip link set lo up
@@ -75,7 +75,7 @@ async fn inside() {
         let (accepted, _) = listener.accept().await.unwrap();
         assert_eq!(Redirected.of(&accepted).unwrap(), destination);
     }
-    // Questions to any server come to ours, and the answer seems to come from whom they were meant for.
+    // Questions to any server reach ours, and the answer seems to come from the intended server.
     for (ours, server) in [("127.0.0.1", "8.8.8.8:53"), ("::1", "[2001:4860:4860::8888]:53")] {
         let server: SocketAddr = server.parse().unwrap();
         let (dns_udp, dns_tcp) = (
@@ -96,7 +96,8 @@ async fn inside() {
         let (accepted, _) = dns_tcp.accept().await.unwrap();
         assert_eq!(Redirected.of(&accepted).unwrap(), server);
     }
-    // Straight to the listener: the kernel knows none, or names the listener, which is behind the walls.
+    // Directly to the listener: the kernel knows no destination, or names the listener, which is behind the
+    // walls.
     for (listener, direct) in [(&v4, ("127.0.0.1", PORT)), (&v6, ("::1", PORT))] {
         let _stream = TcpStream::connect(direct).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();

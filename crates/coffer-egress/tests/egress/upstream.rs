@@ -1,4 +1,4 @@
-//! The resolver that asks the machine's own resolvers, against ones that a test made.
+//! The resolver client, against fake resolvers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 const QUICK: Duration = Duration::from_millis(300);
 
-/// The question of a message, without header and what follows it.
+/// The question of a message, without the header and what follows.
 fn question(message: &[u8]) -> &[u8] {
     let name = message[12..].iter().position(|byte| *byte == 0).unwrap();
     &message[12..12 + name + 5]
@@ -30,7 +30,7 @@ fn answer(message: &[u8], flags: u16, addresses: &[[u8; 4]]) -> Vec<u8> {
     out
 }
 
-/// A resolver that gives `replies(question)` to each question by UDP.
+/// A resolver that answers each UDP question with `replies(question)`.
 async fn server(replies: fn(&[u8]) -> Vec<Vec<u8>>) -> (SocketAddr, JoinHandle<()>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The internet of a test, and a sandbox in it.
+//! A fake internet for a test, and a sandbox in it.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,11 +24,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Internet {
     hosts: Mutex<HashMap<SocketAddr, SocketAddr>>,
     names: Mutex<HashMap<HostName, Vec<IpAddr>>>,
-    /// Where connections of the sandbox, known by their near end, were meant to go.
+    /// The intended destinations of the sandbox's connections, by their near end.
     meant: Mutex<HashMap<SocketAddr, SocketAddr>>,
     pub(crate) dialled: Mutex<Vec<SocketAddr>>,
     pub(crate) looked_up: Mutex<Vec<String>>,
-    /// While there is one, dialling and looking up wait for it.
+    /// While it is set, dialling and lookups wait for it.
     pub(crate) gate: Mutex<Option<Arc<Semaphore>>>,
     pub(crate) ttl: Mutex<Duration>,
 }
@@ -41,7 +41,7 @@ impl Internet {
         }
     }
 
-    /// Makes a server at a public address; it gives its connections to the test.
+    /// Creates a server at a public address; it passes its connections to the test.
     pub(crate) async fn server(&self, public: &str) -> TcpListener {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.hosts.lock().unwrap().insert(public.parse().unwrap(), listener.local_addr().unwrap());
@@ -108,7 +108,7 @@ pub(crate) fn policy(base: Base, allow: &[&str], deny: &[&str]) -> Policy {
     Policy::new(base, entries(allow), entries(deny)).unwrap()
 }
 
-/// An egress whose world is `internet`.
+/// An egress in the world `internet`.
 pub(crate) fn egress_in(internet: &Arc<Internet>, settings: Settings) -> Arc<Egress> {
     let seams = Seams {
         resolver: Arc::clone(internet) as _,
@@ -177,7 +177,7 @@ impl World {
         self.refusals().into_iter().map(|refusal| refusal.rule).collect()
     }
 
-    /// Says whether what the sandbox sends comes out at `server`, and what is sent back comes in.
+    /// Returns whether bytes of the sandbox arrive at `server`, and the other way round.
     pub(crate) async fn round_trip(&self, stream: &mut TcpStream, server: &mut TcpStream) {
         stream.write_all(b"ping").await.unwrap();
         assert_eq!(take(server, 4).await, b"ping");
@@ -196,7 +196,7 @@ pub(crate) async fn take(stream: &mut TcpStream, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits for the end of `stream` and says how it ended.
+/// Waits for the end of `stream` and returns how it ended.
 pub(crate) async fn end(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("it goes on")?;

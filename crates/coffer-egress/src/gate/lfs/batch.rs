@@ -1,6 +1,6 @@
-//! A batch of Git LFS: which objects are wanted, and where the forge says that they are.
+//! A batch of Git LFS: the wanted objects, and their addresses on the forge.
 //!
-//! Both ways it is read into what is known of it and written anew, so that nothing passes that was not looked at.
+//! Both directions are parsed into known fields and encoded again, so that nothing unchecked passes.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ use super::seal::{self, Seal, Ticket};
 use crate::gate::ask::transfer_path;
 use crate::gate::rule::GitRule;
 
-/// Longer ones no forge takes.
+/// The longest object that forges accept.
 const LONGEST_OBJECT: u64 = 1 << 50;
 const MOST_HEADERS: usize = 32;
 const LONGEST_HEADERS: usize = 8 * 1024;
 const LONGEST_MESSAGE: usize = 300;
-/// How long a place is good, whatever the forge says: a sandbox asks again.
+/// How long an address is valid at most, whatever the forge says: the client asks again.
 const GOOD_FOR_S: i64 = 3600;
 
-/// What is the connection's own, or says how long a body is: the gate's to say.
+/// Headers that the gate sets itself: of the connection, and of the body's length.
 const NOT_THEIRS: [&str; 14] = [
     "host",
     "connection",
@@ -40,7 +40,7 @@ const NOT_THEIRS: [&str; 14] = [
     "proxy-authenticate",
 ];
 
-/// What a sandbox wants.
+/// A sandbox's batch request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Batch {
     operation: Operation,
@@ -48,11 +48,11 @@ pub(super) struct Batch {
     objects: BTreeMap<String, u64>,
 }
 
-/// A forge's answer as the sandbox hears it.
+/// A forge's answer, rewritten for the sandbox.
 #[derive(Debug)]
 pub(super) struct Rewritten {
     pub(super) answer: Answer,
-    /// Objects whose place is out of reach.
+    /// Objects at addresses that are not allowed.
     pub(super) refused: usize,
 }
 
@@ -80,7 +80,7 @@ impl Batch {
         if !named && wanted.operation == Operation::Upload {
             return Err(GitRule::LfsBatch);
         }
-        // Where no branch is checked out, a download names what is.
+        // If no branch is checked out, a download names another ref.
         let reference = reference.filter(|_| named);
         Ok(Self { operation: wanted.operation, reference, objects })
     }
@@ -89,14 +89,14 @@ impl Batch {
         self.operation == Operation::Upload
     }
 
-    /// What an upload is for must be what may be pushed.
+    /// The ref of an upload must be the one that may be pushed.
     pub(super) fn judge(&self, route: &GitRoute) -> Result<(), GitRule> {
         let Some(window) = &route.push else { return Err(GitRule::PushClosed) };
         let other = self.reference.as_ref().is_some_and(|name| name != window.reference.as_str());
         if self.is_upload() && other { Err(GitRule::Reference) } else { Ok(()) }
     }
 
-    /// The request as the forge hears it.
+    /// The request for the forge.
     pub(super) fn written(&self) -> Vec<u8> {
         let objects = self.objects.iter().map(|(oid, size)| Object { oid: oid.clone(), size: *size });
         let batch = lfs::Batch {
@@ -109,7 +109,7 @@ impl Batch {
         serde_json::to_vec(&batch).expect("a batch is text and numbers")
     }
 
-    /// The forge's answer, each place of it sealed; or why it cannot be used.
+    /// The forge's answer with each address sealed; or why it cannot be used.
     pub(super) fn rewrite(
         &self,
         answer: &[u8],
@@ -130,7 +130,7 @@ impl Batch {
             known.insert(&object.oid, object);
         }
         let mut refused = 0;
-        // One entry for each object that was asked for, and for no other.
+        // One entry for each requested object, and for no other.
         let objects = self.objects.iter().map(|(oid, size)| {
             let actions = match known.get(oid.as_str()) {
                 None => Err((502, "the forge does not tell of this object".to_string())),
@@ -202,8 +202,7 @@ impl Batch {
     }
 }
 
-/// The headers that go with an object, without those that are the gate's to say; none where they cannot stand in a
-/// request.
+/// The headers of an object, without those that the gate sets; `None` if they are invalid.
 fn headers(told: Option<&BTreeMap<String, String>>) -> Option<Vec<(String, String)>> {
     let mut kept = Vec::new();
     for (name, value) in told.into_iter().flatten() {
@@ -217,12 +216,12 @@ fn headers(told: Option<&BTreeMap<String, String>>) -> Option<Vec<(String, Strin
     (kept.len() <= MOST_HEADERS && length <= LONGEST_HEADERS).then_some(kept)
 }
 
-/// A point in time as RFC 3339 writes it, at least in its letters.
+/// Whether a text looks like an RFC 3339 time.
 fn is_time(text: &str) -> bool {
     (1..=40).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit() || b"-:.+TtZz".contains(&b))
 }
 
-/// What a forge says, short and without what a terminal would obey.
+/// A forge's text, shortened and without control characters.
 pub(super) fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(LONGEST_MESSAGE).collect()
 }

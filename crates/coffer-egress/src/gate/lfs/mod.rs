@@ -1,12 +1,12 @@
-//! Git LFS through the gate: batches say where objects are, transfers move them.
+//! Git LFS through the gate: batches return addresses of objects, transfers move them.
 //!
 //! ```text
-//! batch ──► read, written anew, with the token ──► forge ──► each place of the answer sealed ──► sandbox
+//! batch ──► read, written again, with the token ──► forge ──► each place of the answer sealed ──► sandbox
 //! transfer ──► opened: which object, where, with which headers ──► the place, past the walls ──► counted bytes
 //! ```
 //!
-//! Downloads pass whenever fetches do, uploads only while a push may. Of an answer only the object itself is passed on:
-//! what else a store says may quote the credential that it was shown.
+//! Downloads pass whenever fetches do, uploads only while a push may. Only the object itself is passed on:
+//! other parts of a store's answer may quote the credential that it got.
 
 mod batch;
 mod place;
@@ -41,7 +41,7 @@ const MOST_ANSWERED: usize = 4 * 1024 * 1024;
 const MOST_COMPLAINT: usize = 64 * 1024;
 
 impl Gate {
-    /// Passes what Git LFS asks, if it may.
+    /// Passes a request of Git LFS, if allowed.
     pub(super) async fn pass_lfs(
         &self,
         ask: LfsAsk,
@@ -70,7 +70,7 @@ impl Gate {
         body: Incoming,
     ) -> Result<Response<Answer>, Instead> {
         let refused = |rule| self.refuse_lfs(&Cause::Git(rule));
-        // Batches are in memory whole, so only so many at a time.
+        // Batches are held in memory, so their number is bounded.
         let turn = timeout(HEAD_PATIENCE, self.sandbox.lfs_batches.acquire()).await;
         let _turn = turn.map_err(|_| refused(GitRule::LfsLarge))?;
         let mut passing = self.admit_lfs(slug, Service::Fetch)?;
@@ -128,7 +128,7 @@ impl Gate {
         let body = match ticket.action {
             Action::Download => Sent::whole(Bytes::new()),
             Action::Upload => {
-                // The one body that is passed on as it comes, so its length is settled before anybody is dialled.
+                // This body is streamed, so its length must be known before the gate dials.
                 if body.size_hint().exact() != Some(ticket.size) {
                     return Err(refused(GitRule::LfsSize));
                 }
@@ -192,7 +192,7 @@ impl Gate {
         Ok(())
     }
 
-    /// An object on its way in: never more of it than was announced.
+    /// A downloaded object: never longer than announced.
     fn downloaded(&self, ticket: &Ticket, answer: Response<Answer>) -> Result<Response<Answer>, Instead> {
         let (parts, body) = answer.into_parts();
         let good = matches!(parts.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT);
@@ -230,7 +230,7 @@ impl Gate {
         self.failed_lfs("its address or credential cannot stand in a request")
     }
 
-    /// What a forge says instead of an answer to a batch.
+    /// The error for a forge that does not answer a batch.
     async fn declined(&self, answer: Response<Answer>) -> Instead {
         let status = answer.status();
         if status == StatusCode::UNAUTHORIZED {
@@ -256,7 +256,7 @@ impl Gate {
         instead
     }
 
-    /// Where an object is kept it is not given, or not taken. Why is not told: it may quote what the place was shown.
+    /// The store did not return or accept an object. Its text is not passed on: it may quote the credential.
     fn not_moved(&self, answer: &Response<Answer>) -> Instead {
         let status = answer.status();
         let passed =
@@ -297,7 +297,7 @@ impl Action {
     }
 }
 
-/// One part of an object, as Git LFS asks for what is left of it.
+/// Whether a header is a single range, as Git LFS sends it to resume.
 fn is_range(value: &HeaderValue) -> bool {
     let range = value
         .to_str()
@@ -308,7 +308,7 @@ fn is_range(value: &HeaderValue) -> bool {
     range.is_some_and(|(from, to)| !from.is_empty() && digits(from) && digits(to))
 }
 
-/// A body that is needed whole; none where it is longer than that, or breaks off.
+/// Reads a whole body; `None` if it is too long, or breaks off.
 async fn read_whole<B>(body: B, most: usize) -> Option<Bytes>
 where
     B: Body<Data = Bytes>,
@@ -318,7 +318,7 @@ where
     Some(read.ok()?.ok()?.to_bytes())
 }
 
-/// Git LFS shows its user the message of an answer in its own type.
+/// Git LFS shows its user the message of an answer in its own media type.
 fn shown(status: StatusCode, value: &Value) -> Response<Answer> {
     let mut answer = Response::new(whole(value.to_string().into_bytes()));
     *answer.status_mut() = status;
@@ -326,7 +326,7 @@ fn shown(status: StatusCode, value: &Value) -> Response<Answer> {
     answer
 }
 
-/// An answer of our own, after which the connection ends: what the sandbox still sends is not read.
+/// Our own answer, after which the connection ends: the rest of the request is not read.
 fn told(status: StatusCode, why: &str, rule: Option<&str>) -> Instead {
     let mut answer = shown(status, &json!({ "message": why }));
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

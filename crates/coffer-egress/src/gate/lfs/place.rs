@@ -1,4 +1,4 @@
-//! Where a forge says that an object is, and whether anybody is led there.
+//! Checks the addresses of objects that a forge names.
 
 use coffer_core::network::{GitHost, GitRoute, HostName};
 
@@ -7,22 +7,22 @@ use crate::gate::carry::Target;
 const LONGEST: usize = 8 * 1024;
 const HTTPS: u16 = 443;
 
-/// An address that the gate goes to.
+/// A checked address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) host: GitHost,
     pub(super) on_site: bool,
-    /// What a request's `Host` says.
+    /// The `Host` of a request.
     pub(super) authority: String,
     pub(super) path: String,
-    /// Whether it is of the repository itself, whose credential is good there.
+    /// Whether it belongs to the repository itself, whose credential may be sent.
     pub(super) is_own: bool,
 }
 
 impl Place {
-    /// Reads what a forge names: a host by TLS, looked up and held to the walls as any forge; or of this server the
-    /// repository's own objects. On site may be what the operator vouches for, where the forge itself is: its own host, and
-    /// others that were named.
+    /// Checks an address of a forge: a public host over TLS, held to the walls like any forge; or, on this
+    /// server, the repository's own objects. Hosts that the operator allows may be at private addresses if
+    /// the forge itself is.
     pub(super) fn read(href: &str, route: &GitRoute) -> Option<Self> {
         let upstream = &route.upstream;
         let plain = |b: u8| b.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&b);

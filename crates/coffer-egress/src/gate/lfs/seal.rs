@@ -1,7 +1,7 @@
-//! What a batch was answered with, in a form that the sandbox carries and cannot read.
+//! Seals the addresses of a batch, so that the sandbox carries them but cannot read them.
 //!
-//! The forge's answer has addresses and headers that open an object to whoever has them. The sandbox gets each as text
-//! that only this sandbox's gate can open, so that nothing has to be kept here, however many objects it asks for.
+//! The forge's answer has addresses and headers that give access to an object. The sandbox gets each as text
+//! that only this sandbox's gate can open, so the gate stores nothing, however many objects it is asked for.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use coffer_core::network::GitSlug;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use serde::{Deserialize, Serialize};
 
-/// A longer text would not fit into a request's first line.
+/// A longer text would not fit into a request line.
 const LONGEST: usize = 48 * 1024;
 
-/// What may be done with an object.
+/// The allowed action on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Action {
     Download,
@@ -30,10 +30,10 @@ pub(super) struct Ticket {
     pub(super) action: Action,
     pub(super) oid: String,
     pub(super) size: u64,
-    /// As the forge named it.
+    /// The address from the forge.
     pub(super) href: String,
     pub(super) header: Vec<(String, String)>,
-    /// The repository that was asked. A route of the same name may lead to another later.
+    /// The repository of the request. A route of the same name may change later.
     pub(super) upstream: String,
     pub(super) until_ms: Millis,
 }
@@ -44,7 +44,7 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// The key of one sandbox's gate. It lives as long as the sandbox does here, and is nowhere else.
+/// The key of one sandbox's gate. It exists only here, as long as the sandbox is served.
 pub(crate) struct Seal {
     key: LessSafeKey,
     mark: [u8; 4],
@@ -63,10 +63,10 @@ impl Seal {
         Self { key: LessSafeKey::new(key), mark: rand::random(), sealed: AtomicU64::new(0) }
     }
 
-    /// The ticket as text for a URL; none where it is too long for one.
+    /// The ticket as text for a URL; `None` if it is too long.
     pub(super) fn close(&self, slug: &GitSlug, ticket: &Ticket) -> Option<String> {
         let mut bytes = serde_json::to_vec(ticket).ok()?;
-        // Counted, so that no nonce comes twice under this key.
+        // A counter, so that no nonce repeats under this key.
         let count = self.sealed.fetch_add(1, Ordering::Relaxed).to_be_bytes();
         let mut nonce = [0; NONCE_LEN];
         nonce[..4].copy_from_slice(&self.mark);
@@ -77,7 +77,7 @@ impl Seal {
         (text.len() <= LONGEST).then_some(text)
     }
 
-    /// What this gate sealed for that repository.
+    /// Opens a ticket that this gate sealed for this repository.
     pub(super) fn open(&self, slug: &GitSlug, text: &str) -> Option<Ticket> {
         if text.len() > LONGEST {
             return None;
