@@ -1,6 +1,6 @@
 //! The users of the sandbox, read from its `/etc/passwd` and `/etc/group`.
 //!
-//! The files belong to whoever runs in the sandbox: they may be missing, huge, or not files at all.
+//! Programs in the sandbox control these files: they may be missing, huge, or not files at all.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,13 +8,13 @@ use std::path::PathBuf;
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-/// More than any real user database; beyond it the rest is not looked at.
+/// More than any real user database; the rest is ignored.
 const DATABASE_LIMIT: u64 = 1 << 20;
 
 /// `setgroups` takes no more.
 const GROUPS_LIMIT: usize = 1024;
 
-/// Whom a process runs as, and who owns what a file call creates.
+/// The user of a process, and the owner of files that a call creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Account {
     pub(crate) name: String,
@@ -32,7 +32,7 @@ pub(crate) enum NoAccount {
     Unknown,
 }
 
-/// One reading of both databases.
+/// Both databases, read once.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     passwd: String,
@@ -40,7 +40,7 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Reads both; a missing group file only means that groups have no names.
+    /// Reads both; without a group file, groups have no names.
     pub(crate) fn read() -> io::Result<Self> {
         Ok(Self {
             passwd: read_database("/etc/passwd")?,
@@ -91,12 +91,12 @@ impl Accounts {
         groups
     }
 
-    /// The user's name, or the number where it has none.
+    /// The user's name, or the number if it has none.
     pub(crate) fn user_name(&self, uid: u32) -> String {
         name_of(&self.passwd, uid)
     }
 
-    /// The group's name, or the number where it has none.
+    /// The group's name, or the number if it has none.
     pub(crate) fn group_name(&self, gid: u32) -> String {
         name_of(&self.group, gid)
     }
@@ -121,7 +121,7 @@ fn id(field: &str) -> Option<u32> {
 }
 
 fn read_database(path: &str) -> io::Result<String> {
-    // Not blocking, so that a pipe put in the file's place cannot hold us up.
+    // Non-blocking, so that a pipe in the file's place cannot block us.
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

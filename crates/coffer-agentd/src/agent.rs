@@ -1,4 +1,4 @@
-//! What every route shares: who the sandbox is, and what runs and is watched in it.
+//! State that every route shares: the sandbox's identity, its processes and its watches.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::journal::Journal;
 use crate::metrics::Meter;
 use crate::process::Processes;
 
-/// The user of calls that name none, until the server says otherwise.
+/// The default user, until the server sets one.
 const DEFAULT_USER: &str = "root";
 
-/// Variables that are files too.
+/// Variables that are also files.
 const MARKS: [&str; 3] = ["E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"];
 
 const ACCESS_TOKEN: &str = "x-access-token";
@@ -46,12 +46,12 @@ impl Agent {
         })
     }
 
-    /// What the server said last.
+    /// The last settings from the server.
     pub(crate) fn init(&self) -> Arc<Init> {
         Arc::clone(&self.init.read())
     }
 
-    /// Whether no server has said yet whose it is.
+    /// Whether no server has initialised it yet.
     pub(crate) fn is_nobodys(&self) -> bool {
         self.init().env_vars.is_empty()
     }
@@ -64,8 +64,8 @@ impl Agent {
     }
 }
 
-/// What programs can read about their sandbox where they have no environment, as under `sudo`: a file
-/// `.NAME` for each of E2B's variables. Nothing depends on them, so failures are passed over.
+/// Writes a file `.NAME` for each of E2B's variables, for programs without an environment, as under `sudo`.
+/// Nothing depends on them, so failures are ignored.
 fn leave_marks(directory: &Path, init: &Init) {
     if std::fs::create_dir_all(directory).is_err() {
         return;
@@ -77,7 +77,7 @@ fn leave_marks(directory: &Path, init: &Init) {
     }
 }
 
-/// What the `X-Access-Token` of a request says about its sender.
+/// The result of checking the `X-Access-Token` of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The token is right, or none is needed.
@@ -98,7 +98,7 @@ pub(crate) fn access(headers: &HeaderMap, init: &Init) -> Access {
     }
 }
 
-/// The user a plain HTTP call names, or the default one.
+/// The user that a plain HTTP call names, or the default one.
 pub(crate) fn account(name: Option<&str>, init: &Init) -> Result<Account, String> {
     let name = name.filter(|name| !name.is_empty()).or(init.default_user.as_deref()).unwrap_or(DEFAULT_USER);
     Accounts::find(name).map_err(|error| match error {
@@ -109,7 +109,7 @@ pub(crate) fn account(name: Option<&str>, init: &Init) -> Result<Account, String
     })
 }
 
-/// The user an RPC names by `Authorization: Basic <user>:`, or the default one.
+/// The user that an RPC names by `Authorization: Basic <user>:`, or the default one.
 pub(crate) fn caller(headers: &HeaderMap, init: &Init) -> Result<Account, RpcError> {
     let named = headers.get(header::AUTHORIZATION).and_then(|value| basic_user(value.as_bytes()));
     account(named.as_deref(), init).map_err(|message| RpcError::new(Code::Unauthenticated, message))

@@ -1,9 +1,9 @@
-//! Bytes that go from a file to the server without being copied by us.
+//! Sends a file to the server without copying its bytes.
 //!
-//! hyper sends bytes that are in memory. So a download gives it a stand-in of the right length, and puts
-//! what it stands for, as pages in a pipe, into the connection's [`Conduit`]. The connection's stream
-//! ([`Spliced`]) knows the stand-in by its address and has the kernel move the pages instead.
-//! Nobody can read the stand-in: whoever copied it would fault, and wrong bytes are never sent.
+//! hyper sends bytes in memory. So a download gives it a stand-in of the right length, and puts the real
+//! bytes, as pages in a pipe, into the connection's [`Conduit`]. The connection's stream ([`Spliced`])
+//! recognises the stand-in by its address and lets the kernel move the pages instead. The stand-in cannot be
+//! read: code that copied it would fault, so wrong bytes are never sent.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -20,10 +20,10 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-/// The most that is moved at a time, and what an unprivileged pipe can hold.
+/// Most bytes moved at a time, which an unprivileged pipe can hold.
 const MOST: usize = 1 << 20;
 
-/// The way out of one connection.
+/// The outgoing pieces of one connection.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Conduit(Arc<Mutex<VecDeque<Piece>>>);
 
@@ -47,10 +47,10 @@ struct Pipe {
     exit: OwnedFd,
 }
 
-/// Pipes of one download that are empty again.
+/// Empty pipes of one download, for reuse.
 type Pipes = Arc<Mutex<Vec<Pipe>>>;
 
-/// Takes a file to a conduit, from where it stands.
+/// Feeds a file to a conduit, from its current position.
 #[derive(Debug)]
 pub(crate) struct Feed {
     conduit: Conduit,
@@ -62,8 +62,8 @@ impl Feed {
         Self { conduit, empty: Pipes::default() }
     }
 
-    /// Puts the next bytes of `file`, at most `wanted`, on their way; hyper is to be given what this gives.
-    /// An empty answer means the end of the file. May wait for a disk.
+    /// Puts the next bytes of `file`, at most `wanted`, into the conduit; give hyper the returned stand-in.
+    /// An empty result means the end of the file. May wait for a disk.
     pub(crate) fn next(&mut self, file: &File, wanted: u64) -> io::Result<Bytes> {
         let spare = self.empty.lock().pop();
         let pipe = match spare {
@@ -85,13 +85,13 @@ impl Feed {
 impl Pipe {
     fn open() -> io::Result<Self> {
         let (exit, entrance) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        // Users with many pipes get small ones, and more turns.
+        // Users with many pipes get smaller ones, which take more turns.
         let _ = rustix::pipe::fcntl_setpipe_size(&entrance, MOST);
         Ok(Self { entrance, exit })
     }
 }
 
-/// Memory that is there and cannot be read, as long as the bytes that it stands for.
+/// Memory that cannot be read, as long as the bytes that it stands for.
 struct StandIn {
     start: *const u8,
     length: usize,
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// Ordinary bytes and stand-ins mixed, into a reader that is slow: all arrive, in order.
+    /// Mixed ordinary bytes and stand-ins reach a slow reader completely and in order.
     #[tokio::test]
     async fn what_a_stand_in_stands_for_arrives_in_its_place() {
         let mut file = tempfile::tempfile().unwrap();

@@ -76,7 +76,7 @@ impl Code {
     }
 }
 
-/// Why a call failed, as its caller is told.
+/// Why a call failed, as reported to its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RpcError {
     pub(crate) code: Code,
@@ -121,7 +121,7 @@ struct EndBody<'a> {
     error: Option<ErrorBody<'a>>,
 }
 
-/// How messages are written.
+/// The encoding of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Codec {
     Json,
@@ -175,7 +175,7 @@ const UNARY_BINARY: &str = "application/proto";
 const STREAM_JSON: &str = "application/connect+json";
 const STREAM_BINARY: &str = "application/connect+proto";
 
-/// A call that takes one message and gives one.
+/// A call with one request and one answer.
 pub(crate) async fn unary<Request, Answer, Handler, Answering>(
     headers: &HeaderMap,
     body: Incoming,
@@ -208,7 +208,7 @@ where
     }
 }
 
-/// A call that takes one message and gives many.
+/// A call with one request and many answers.
 pub(crate) async fn server_stream<Request, Handler, Streaming>(
     headers: &HeaderMap,
     body: Incoming,
@@ -222,7 +222,7 @@ where
     let Some(codec) = Codec::streaming(headers) else {
         return unsupported_media_type(STREAM_JSON, STREAM_BINARY);
     };
-    // The whole request is read first: only then can the HTTP layer see a client that goes away.
+    // Read the whole request first: only then can the HTTP layer notice that a client disconnects.
     let request = async {
         refuse_compression(headers, "connect-content-encoding")?;
         let bytes = collect(body, MESSAGE_LIMIT + ENVELOPE_HEADER).await?;
@@ -241,7 +241,7 @@ where
             let streaming = handler(request, sink);
             crate::task::spawn(async move {
                 let end = end_frame(streaming.await.err().as_ref());
-                // A reader that is gone needs no farewell.
+                // A reader that is gone needs no end message.
                 let _gone = closing.send(end).await;
             });
         }
@@ -252,7 +252,7 @@ where
     stream_reply(codec, receiver)
 }
 
-/// A call that takes many messages and gives one.
+/// A call with many requests and one answer.
 pub(crate) async fn client_stream<Request, Answer, Handler, Answering>(
     headers: &HeaderMap,
     body: Incoming,
@@ -289,7 +289,7 @@ where
 #[derive(Debug)]
 pub(crate) struct Gone;
 
-/// Where a streaming handler puts its messages.
+/// The output of a streaming handler.
 #[derive(Debug, Clone)]
 pub(crate) struct EventSink {
     codec: Codec,
@@ -309,7 +309,7 @@ impl EventSink {
     }
 }
 
-/// Where a client-streaming handler takes its messages from.
+/// The input of a client-streaming handler.
 pub(crate) struct MessageSource<Request> {
     codec: Codec,
     body: Incoming,
@@ -318,7 +318,7 @@ pub(crate) struct MessageSource<Request> {
 }
 
 impl<Request: Message + Default + DeserializeOwned> MessageSource<Request> {
-    /// The next message, or nothing when the client has sent its last.
+    /// The next message, or `None` after the client's last.
     pub(crate) async fn next(&mut self) -> Result<Option<Request>, RpcError> {
         loop {
             if let Some(message) = self.envelopes.take()? {
@@ -340,7 +340,7 @@ impl<Request: Message + Default + DeserializeOwned> MessageSource<Request> {
     }
 }
 
-/// Bytes on their way to whole envelopes.
+/// Splits bytes into envelopes.
 #[derive(Debug, Default)]
 struct Envelopes {
     buffer: BytesMut,
@@ -355,7 +355,7 @@ impl Envelopes {
         self.buffer.is_empty()
     }
 
-    /// The payload of the next envelope, once it is here in full.
+    /// The payload of the next envelope, once it has arrived completely.
     fn take(&mut self) -> Result<Option<Bytes>, RpcError> {
         let Some((head, _)) = self.buffer.split_first_chunk::<ENVELOPE_HEADER>() else {
             return Ok(None);
@@ -376,7 +376,7 @@ impl Envelopes {
     }
 }
 
-/// Whatever a client sends comes out the same whole and in pieces, and is bounded.
+/// Fuzzing: input gives the same result whole and in pieces, and is bounded.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_envelope(data: &[u8]) {
     use coffer_wire::envd::process::{StartRequest, StreamInputRequest};
@@ -420,7 +420,7 @@ pub fn fuzz_envelope(data: &[u8]) {
 fn envelope(flags: u8, payload: &[u8]) -> Bytes {
     let mut framed = Vec::with_capacity(ENVELOPE_HEADER + payload.len());
     framed.push(flags);
-    // A message of ours is a chunk of output or one page of entries, far below 4 GiB.
+    // Our messages are chunks of output or pages of entries, far below 4 GiB.
     let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     framed.extend_from_slice(&length.to_be_bytes());
     framed.extend_from_slice(payload);

@@ -1,9 +1,9 @@
-//! What the node tells us when it saves our memory, on an abstract socket in our network namespace.
+//! Commands of the node while it saves our memory, on an abstract socket in our network namespace.
 //!
-//! The socket has no name on any disk, so it can be saved and restored with us. Whatever runs in the
-//! sandbox can connect to it. But the kernel tells who did, and it gives a process outside our process
-//! namespace the number 0, which nothing inside can have: that is the node, and nobody else is heard.
-//! The node in turn asks the kernel who listens, and talks to the sandbox's first process alone.
+//! The socket has no name on any disk, so it can be saved and restored with us. Every program in the sandbox
+//! can connect to it. But the kernel reports the peer's pid, and for a process outside our pid namespace that
+//! is 0, which no process inside can have: only the node is obeyed. The node in turn checks the listener's
+//! pid, and talks only to the sandbox's first process.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -20,10 +20,10 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::entrance::Entrance;
 
-/// An order is one byte, so whoever has connected and is the node has sent it.
+/// A command is one byte, which the node sends right after it connects.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waited after a failed accept: it is out of descriptors, and trying at once does not help.
+/// Pause after a failed accept: descriptors have run out, and an immediate retry does not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) fn bind() -> io::Result<UnixListener> {
@@ -33,7 +33,7 @@ pub(crate) fn bind() -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Serves one connection after another: there is one node, and it has one thing to say at a time.
+/// Serves one connection after another: there is one node, with one command at a time.
 pub(crate) async fn serve(listener: UnixListener, entrance: Arc<Entrance>) {
     loop {
         match listener.accept().await {
@@ -46,12 +46,12 @@ pub(crate) async fn serve(listener: UnixListener, entrance: Arc<Entrance>) {
     }
 }
 
-/// Whether the other end is no process of this sandbox.
+/// Whether the peer is outside this sandbox.
 fn is_outside(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.pid() == Some(0))
 }
 
-/// Does what is asked and says so; then the connection is closed, so that it is not saved with us.
+/// Carries out a command and confirms it; then closes the connection, so that it is not saved with us.
 async fn obey(mut stream: UnixStream, entrance: &Entrance) -> io::Result<()> {
     let (order, listener) = stream.async_io(Interest::READABLE, || receive(&stream)).await?;
     let done = match (ControlOrder::of(order), listener) {
@@ -99,7 +99,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_is_inside_is_not_obeyed() {
-        // Another process of the same namespace would look as this one does.
+        // Another process of the same namespace would look the same.
         let (one, _other) = UnixStream::pair().unwrap();
         assert!(!is_outside(&one));
     }

@@ -1,8 +1,8 @@
-//! The server's way in, which can be shut and opened again.
+//! The server's listener, which can be closed and reopened.
 //!
-//! A listener and connections that lead out of the sandbox cannot be saved with its memory. So the node
-//! has them given up before it saves, and hands over a new listener when the sandbox goes on, be it here
-//! or restored ([`crate::control`]).
+//! A listener and connections that lead out of the sandbox cannot be saved with its memory. So the node closes
+//! them before it saves, and passes a new listener when the sandbox continues, here or restored
+//! ([`crate::control`]).
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Entrance {
     current: Mutex<Connections>,
 }
 
-/// Everything that came in through one listener: what belongs to it ends with it.
+/// The connections of one listener: they end with it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connections {
     shut: CancellationToken,
@@ -32,7 +32,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Runs until it is done or the door is shut.
+    /// Runs until it is done or the listener is closed.
     pub(crate) fn spawn(&self, connection: impl Future<Output = ()> + Send + 'static) {
         let shut = self.shut.clone();
         self.tasks.spawn(async move {
@@ -46,7 +46,7 @@ impl Entrance {
         Arc::new(Self { agent, current: Mutex::default() })
     }
 
-    /// Serves the server at `listener`, and at no other any more.
+    /// Serves `listener` instead of any other.
     pub(crate) fn open(&self, listener: UnixListener) {
         let connections = Connections::default();
         connections.spawn(listen::serve_unix(Arc::clone(&self.agent), listener, connections.clone()));
@@ -54,7 +54,7 @@ impl Entrance {
         before.shut.cancel();
     }
 
-    /// Closes the listener and every connection; says whether all are closed.
+    /// Closes the listener and every connection; returns whether all are closed.
     pub(crate) async fn shut(&self) -> bool {
         let current = self.current().clone();
         current.shut.cancel();
@@ -63,7 +63,7 @@ impl Entrance {
             && self.agent.watchers.set_aside().await
     }
 
-    /// Goes on after a [`shut`](Self::shut).
+    /// Continues after a [`shut`](Self::shut).
     pub(crate) async fn reopen(&self, listener: UnixListener) {
         self.agent.watchers.take_up().await;
         self.open(listener);
@@ -105,7 +105,7 @@ mod tests {
         assert!(UnixStream::connect(&first).await.is_err());
         entrance.reopen(next).await;
         assert!(healthy(&mut waiting).await);
-        // It can be asked again, also without a listener.
+        // It can be called again, also without a listener.
         assert!(entrance.shut().await && entrance.shut().await);
         assert!(UnixStream::connect(&second).await.is_err());
     }

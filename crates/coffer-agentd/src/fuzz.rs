@@ -1,4 +1,4 @@
-//! What fuzzing calls: readers of hostile bytes, with what must hold of whatever they read.
+//! Fuzz targets: parsers of hostile bytes, with the properties of their results.
 
 use std::path::{Component, Path};
 
@@ -12,7 +12,7 @@ pub fn path(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.split('\n');
     let (asked, workdir) = (lines.next().unwrap_or_default(), lines.next());
-    // As `/etc/passwd` may have it, which starts with a slash or is not taken.
+    // As in `/etc/passwd`: a home starts with a slash or is ignored.
     let home = format!("/{}", lines.next().unwrap_or("home/user"));
     let account = Account { name: "user".into(), uid: 1, gid: 1, home: home.into(), groups: vec![] };
     let Ok(path) = crate::path::resolve(asked, &account, workdir) else { return };

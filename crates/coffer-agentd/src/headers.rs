@@ -1,4 +1,4 @@
-//! The request headers that change how a call runs.
+//! Request headers that change how a call runs.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use http::HeaderMap;
 
 use crate::connect::RpcError;
 
-/// A stream without data says that it lives this often, unless the client asks otherwise.
+/// How often a stream without data sends a keepalive, unless the client asks otherwise.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 
-/// `connect-timeout-ms`; absent or zero means none.
+/// `connect-timeout-ms`; absent or zero means no timeout.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, RpcError> {
     let Some(value) = headers.get("connect-timeout-ms") else {
         return Ok(None);
@@ -17,7 +17,7 @@ pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<Duration>, RpcError>
     let millis: u64 = value
         .to_str()
         .ok()
-        // Ten digits by the protocol; more than a hundred days is none at all.
+        // The protocol allows ten digits, which is more than a hundred days.
         .filter(|text| text.len() <= 10)
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| RpcError::invalid("connect-timeout-ms is not a number of milliseconds"))?;

@@ -1,9 +1,9 @@
-//! What processes did, kept with offsets until the server says that it has it.
+//! The journal of processes, kept with offsets until the server acknowledges it.
 //!
-//! The journal outlives a server that dies or is replaced; it is bounded, so an absent server costs
-//! the oldest records and their number is told. Output and the facts around it are bounded apart: a
-//! flood of output never displaces the exit of a process. A process that has told the server enough is
-//! muted: what it writes is then only counted.
+//! The journal survives a server that dies or is replaced. It is bounded, so without a server the oldest
+//! records are dropped, and their number is reported. Output and starts and exits have separate bounds: a
+//! flood of output never displaces the exit of a process. A process of which the server has enough output is
+//! muted: further output is only counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -18,10 +18,10 @@ use tokio::sync::watch;
 
 use crate::clock::since_epoch;
 
-/// Unacknowledged output that is kept, with what it costs to keep it.
+/// Most bytes of unacknowledged output, with overhead.
 const OUTPUT_LIMIT: usize = 4 << 20;
 
-/// Unacknowledged starts and exits that are kept.
+/// Most unacknowledged starts and exits.
 const FACTS_LIMIT: usize = 8192;
 
 /// Output in one page; the page is a third larger as base64.
@@ -30,14 +30,14 @@ const PAGE_OUTPUT: usize = 512 << 10;
 /// Records in one page.
 const PAGE_RECORDS: usize = 1024;
 
-/// The start of a command line that is kept, and of the words around it.
+/// Longest stored command line, and other texts.
 const COMMAND_LIMIT: usize = 4096;
 const WORD_LIMIT: usize = 256;
 
-/// How long a reader may wait for something to happen.
+/// How long a reader may wait for a record.
 const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a record costs beside its bytes.
+/// The overhead of a record.
 const RECORD_COST: usize = 96;
 
 #[derive(Debug)]
@@ -62,21 +62,21 @@ struct Records {
     output: VecDeque<Kept<Output>>,
     output_cost: usize,
     dropped: u64,
-    /// Living processes whose output is only counted, with the count.
+    /// Running processes whose output is only counted, with the count.
     muted: HashMap<u32, u64>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Journal {
     records: Mutex<Records>,
-    /// The offset of the next record, for those who wait for it.
+    /// The offset of the next record, for readers that wait.
     next: watch::Sender<u64>,
     boot: u64,
 }
 
 impl Default for Journal {
     fn default() -> Self {
-        // Half of the range, so that it fits wherever numbers have a sign.
+        // Half of the range, so that it fits signed numbers.
         let boot = RandomState::new().build_hasher().finish() >> 1;
         Self { records: Mutex::default(), next: watch::Sender::default(), boot }
     }
@@ -132,7 +132,7 @@ impl Journal {
         self.next.send_replace(records.next);
     }
 
-    /// The same as [`page`](Self::page), once there is something in it or the time is over.
+    /// The same as [`page`](Self::page), once it has records or the time is over.
     pub(crate) async fn page_within(&self, from: u64, patience: Duration) -> JournalPage {
         let mut next = self.next.subscribe();
         let came = next.wait_for(|next| *next > from);
@@ -162,7 +162,7 @@ impl Journal {
                 })
             };
             let Some((offset, time_ms, pid, what)) = record else {
-                // Whoever reads on waits for what is new, not for what was acknowledged.
+                // A reader that continues waits for new records, not for acknowledged ones.
                 page.next = records.next.max(from);
                 break;
             };
@@ -172,7 +172,7 @@ impl Journal {
         page
     }
 
-    /// Forgets every record that the server has, and mutes the living that it has heard enough of.
+    /// Drops acknowledged records, and mutes running processes of which the server has enough.
     pub(crate) fn acknowledge(&self, ack: &JournalAck, lives: impl Fn(u32) -> bool) {
         let upto = ack.upto;
         let mut records = self.lock();

@@ -1,11 +1,11 @@
-//! The daemon inside a sandbox: its first process, and E2B's envd to those who use it.
+//! The daemon inside a sandbox: its first process, which speaks E2B's envd protocol.
 //!
-//! It is handed a listening Unix socket as descriptor 3, on which the server speaks HTTP/1.1: all of
-//! envd's surface and the control routes of [`coffer_wire::agentd`]. Callers inside the sandbox get
-//! the same surface without the control routes on port 49983.
+//! It gets a listening Unix socket as descriptor 3, on which the server speaks HTTP/1.1: all of envd's routes
+//! and the control routes of [`coffer_wire::agentd`]. Callers inside the sandbox get the same without the
+//! control routes on port 49983.
 //!
-//! One thread runs everything; what may wait for a disk goes to a small pool beside it. Everything a
-//! client or the sandbox sends is bounded, in size and in number.
+//! One thread runs everything; work that may wait for a disk goes to a small pool. Everything that a client or
+//! the sandbox sends is bounded, in size and in number.
 #![cfg_attr(
     test,
     allow(
@@ -57,7 +57,7 @@ use crate::entrance::Entrance;
 const FILE_THREADS: usize = 16;
 const FILE_THREAD_IDLE: Duration = Duration::from_secs(5);
 
-/// A sandbox that is nobody's after this long waits for its owner, and has time to prepare.
+/// A sandbox without an owner after this time is in the warm pool, and has time to prepare.
 const QUIET: Duration = Duration::from_millis(10);
 
 /// Runs agentd as the process's arguments say.
@@ -80,12 +80,12 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Where to listen.
+/// The listeners.
 #[derive(Debug)]
 enum Sockets {
-    /// In a sandbox: descriptor 3, and envd's port on loopback where that is free.
+    /// In a sandbox: descriptor 3, and envd's port on loopback if it is free.
     Inherited,
-    /// Anywhere else: a path of its own, and a port only if one is named.
+    /// Elsewhere: a given path, and a port only if one is named.
     Own { path: PathBuf, tcp: Option<SocketAddr> },
 }
 
@@ -111,16 +111,16 @@ fn arguments() -> io::Result<Sockets> {
     }
 }
 
-/// What a first process owes to those it starts and to those left to it.
+/// The duties of a first process.
 fn prepare() {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    // Orphans come to us even where we are not the first process.
+    // Adopt orphans even if we are not the first process.
     if std::process::id() != 1 {
         let own = rustix::process::Pid::from_raw(1);
         let _unsupported = rustix::process::set_child_subreaper(own);
     }
     residence::settle();
-    // The directory we were started in must not stay in use for our sake.
+    // Do not keep the start directory in use.
     let _unreadable = std::env::set_current_dir("/");
 }
 
@@ -134,12 +134,12 @@ async fn run(sockets: Sockets) -> io::Result<()> {
                 SocketAddr::from((Ipv4Addr::LOCALHOST, coffer_wire::agentd::PORT)),
                 SocketAddr::from((Ipv6Addr::LOCALHOST, coffer_wire::agentd::PORT)),
             ] {
-                // Loopback may lack one of the two, and the server does not need either.
+                // Loopback may lack one of the two, and the server needs neither.
                 if let Ok(listener) = TcpListener::bind(address).await {
                     crate::task::spawn(listen::serve_tcp(Arc::clone(&agent), listener));
                 }
             }
-            // Before anybody else runs in here who could take its name. Without it memory cannot be saved.
+            // Bind before other programs run that could take its name. Without it, memory cannot be saved.
             if let Ok(control) = control::bind() {
                 crate::task::spawn(control::serve(control, Arc::clone(&entrance)));
             }
@@ -164,7 +164,7 @@ async fn run(sockets: Sockets) -> io::Result<()> {
             }
         });
     }
-    // A first process never returns: with it the sandbox would end.
+    // A first process must never return: the sandbox would end.
     loop {
         agent.processes.reap();
         if children.recv().await.is_none() {

@@ -1,4 +1,4 @@
-//! Accepting connections: the server's socket, and the port for callers inside the sandbox.
+//! Accepts connections: on the server's socket, and on the port for callers inside the sandbox.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -21,11 +21,11 @@ use crate::conduit::{Conduit, Spliced};
 use crate::entrance::Connections;
 use crate::route::{Door, answer};
 
-/// Connections at once. Those of the server and those from inside do not crowd each other out.
+/// Most connections. Those of the server and those from inside have separate limits.
 const SERVER_CONNECTIONS: usize = 4096;
 const INSIDE_CONNECTIONS: usize = 256;
 
-/// Room on the way to the server for pieces of a download: with less, the two wake each other more often.
+/// The send buffer towards the server: with less, the two sides wake each other more often.
 const SEND_BUFFER: usize = 1 << 20;
 
 /// The request line and all headers.
@@ -35,13 +35,13 @@ const HEAD_LIMIT: usize = 64 << 10;
 const INSIDE_HEAD_TIME: Duration = Duration::from_secs(60);
 const SERVER_HEAD_TIME: Duration = Duration::from_secs(3600);
 
-/// Waited after a failed accept: it is out of descriptors, and trying at once does not help.
+/// Pause after a failed accept: descriptors have run out, and an immediate retry does not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) async fn serve_unix(agent: Arc<Agent>, listener: UnixListener, connections: Connections) {
     let accept = |context: &mut Context<'_>| {
         listener.poll_accept(context).map_ok(|(stream, _)| {
-            // Where the host allows less, it is less.
+            // The host may allow less.
             let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER);
             let conduit = Conduit::default();
             (Spliced::new(stream, conduit.clone()), Some(conduit))
@@ -101,7 +101,7 @@ async fn serve<Io>(
         if let Some(conduit) = &conduit {
             request.extensions_mut().insert(conduit.clone());
         }
-        // What outlives the request, as a tunnel does, belongs to them too.
+        // Upgraded connections, such as tunnels, belong to them too.
         request.extensions_mut().insert(connections.clone());
         async move { Ok::<_, Infallible>(answer(agent, door, request).await) }
     });
@@ -109,7 +109,7 @@ async fn serve<Io>(
         Door::Server => SERVER_HEAD_TIME,
         Door::Inside => INSIDE_HEAD_TIME,
     };
-    // A connection that ends badly is the client's to notice; it will have gone away.
+    // Ignore errors of a connection: the client sees them itself.
     let mut builder = http1::Builder::new();
     if vectored {
         builder.writev(true);
@@ -123,7 +123,7 @@ async fn serve<Io>(
         .await;
 }
 
-/// The listener that whoever started us has bound, as descriptor 3.
+/// The listener that our parent has bound, as descriptor 3.
 pub(crate) fn inherited() -> io::Result<std::os::unix::net::UnixListener> {
     use std::os::fd::FromRawFd as _;
 

@@ -1,7 +1,7 @@
-//! `GET /metrics`: what the sandbox uses, as far as it can be seen from inside.
+//! `GET /metrics`: the sandbox's resource usage, as seen from inside.
 //!
-//! `/proc/cpuinfo` and `/proc/meminfo` are the sandbox's own and show its limits, not its use. Use
-//! is summed over its processes: the files that count it for the host are not visible in here.
+//! `/proc/cpuinfo` and `/proc/meminfo` are the sandbox's own and show its limits, not its use. Use is summed
+//! over its processes: the host's counters are not visible inside.
 
 use std::fs;
 use std::time::Instant;
@@ -35,7 +35,7 @@ struct Sample {
     percent: f64,
 }
 
-/// Remembers the last look, so that the next can tell how much was used since.
+/// Remembers the last sample, to compute the usage since.
 #[derive(Debug)]
 pub(crate) struct Meter {
     last: Mutex<Sample>,
@@ -67,11 +67,11 @@ impl Meter {
         }
     }
 
-    /// Of one processor, since the last look.
+    /// In percent of one processor, since the last sample.
     fn percent(&self, ticks: u64) -> f64 {
         let mut last = self.last.lock();
         let elapsed = last.taken.elapsed().as_secs_f64();
-        // Ticks are a hundredth of a second: closer together, the numbers would jump.
+        // Ticks are hundredths of a second: over shorter times the numbers would jump.
         if elapsed < 0.1 {
             return last.percent;
         }
@@ -83,9 +83,9 @@ impl Meter {
 }
 
 struct Usage {
-    /// Processor time of all that live, and of those whose parents live.
+    /// Processor time of all running processes, and of ended children of running ones.
     ticks: u64,
-    /// Memory that belongs to one process alone.
+    /// Memory that only one process uses.
     resident: u64,
 }
 
@@ -113,7 +113,7 @@ fn usage() -> Usage {
     usage
 }
 
-/// utime, stime, cutime and cstime: the 14th to 17th field, counted past a name that may hold
+/// utime, stime, cutime and cstime: the 14th to 17th field, counted after the name, which may contain
 /// anything.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
@@ -151,7 +151,7 @@ fn field(meminfo: &str, name: &str) -> u64 {
         .saturating_mul(1024)
 }
 
-/// Used and total. The filesystem may be larger than what this sandbox may have of it.
+/// Used and total. The file system may be larger than this sandbox's limit.
 fn disk(limit: Option<u64>) -> (u64, u64) {
     let Ok(root) = rustix::fs::statvfs("/") else {
         return (0, limit.unwrap_or_default());

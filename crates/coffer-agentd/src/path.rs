@@ -1,15 +1,15 @@
-//! From the path a client sends to the absolute path it means.
+//! Resolves the paths that clients send.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::account::Account;
 
-/// Longer than the kernel takes; refused before it is copied about.
+/// The kernel's limit; longer paths are refused before they are copied.
 const PATH_LIMIT: usize = 4096;
 
 /// Resolves `path` for `account`: empty means `workdir` or the home, relative is below the home.
 ///
-/// Purely textual, so that a missing file still has an answer and `..` cannot depend on links.
+/// Purely textual, so that a missing file still resolves and `..` cannot depend on links.
 pub(crate) fn resolve(path: &str, account: &Account, workdir: Option<&str>) -> Result<PathBuf, String> {
     if path.len() > PATH_LIMIT {
         return Err("path is too long".to_owned());
@@ -25,14 +25,14 @@ pub(crate) fn resolve(path: &str, account: &Account, workdir: Option<&str>) -> R
         None => account.home.join(path),
     };
     let path = clean(&path);
-    // Looked for last: homes and working directories come from elsewhere than the request.
+    // Checked last: homes and working directories do not come from the request.
     if path.as_os_str().as_encoded_bytes().contains(&0) {
         return Err("path contains invalid characters".to_owned());
     }
     Ok(path)
 }
 
-/// Drops `.` and applies `..` without looking at the disk.
+/// Drops `.` and applies `..` without reading the disk.
 fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::from("/");
     for component in path.components() {

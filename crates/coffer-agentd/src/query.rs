@@ -2,7 +2,7 @@
 
 use percent_encoding::percent_decode_str;
 
-/// Parameters in the order they came; of two with one name the first counts.
+/// Parameters in order; of two with the same name the first counts.
 #[derive(Debug, Default)]
 pub(crate) struct Query {
     pairs: Vec<(String, String)>,

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 pub(crate) type Reply = Response<Body>;
 
-/// A body that is known in full.
+/// A complete body.
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
@@ -29,7 +29,7 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Reply {
             reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
             reply
         }
-        // Only a map with keys that are not strings could do this, and we have none.
+        // Only a map with keys that are not strings could fail, and we have none.
         Err(_) => empty(StatusCode::INTERNAL_SERVER_ERROR),
     }
 }
@@ -58,14 +58,14 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, message)
     }
 
-    /// What a failed file operation means to a client: a full disk has a status of its own, and what can
-    /// never succeed is the request's fault.
+    /// Maps a failed file operation: a full disk has its own status, and what can never succeed is the
+    /// request's fault.
     pub(crate) fn from_io(doing: &str, error: &io::Error) -> Self {
         if is_disk_full(error) {
             return Self::new(StatusCode::INSUFFICIENT_STORAGE, "not enough disk space available");
         }
         let status = match error.raw_os_error() {
-            // Names too long, links that go round, sockets and devices without a driver: no such file.
+            // Names too long, link loops, sockets and devices without a driver: no such file.
             Some(libc::ENAMETOOLONG | libc::ELOOP | libc::ENXIO | libc::ENODEV) => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -82,7 +82,7 @@ impl Refusal {
     }
 }
 
-/// A quota shows as EDQUOT, a full filesystem as ENOSPC; to a client both are the same.
+/// A quota shows as EDQUOT, a full file system as ENOSPC; clients get the same for both.
 pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC) | Some(libc::EDQUOT))
 }

@@ -1,12 +1,12 @@
-//! Having our own code in memory before anybody asks for anything.
+//! Maps our own code into memory before the first request.
 //!
-//! A page of a program is mapped when it is first touched, a fault each; on a virtual machine a fault
+//! A page of a program is mapped when it is first touched, by a page fault; on a virtual machine a fault
 //! costs more than most of what we do with the page. The first request would pay for all of them.
 
 use rustix::mm::Advice;
 
-/// Maps what the kernel has of our program's file. It is shared by all sandboxes, so this costs
-/// entries in page tables and no memory. Whatever fails only leaves us slower.
+/// Maps the parts of our program's file that the kernel has in memory. All sandboxes share them, so this
+/// costs page table entries and no memory. A failure only makes us slower.
 pub(crate) fn settle() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for (start, length) in maps.lines().filter_map(own_code) {
@@ -21,7 +21,7 @@ pub(crate) fn settle() {
     }
 }
 
-/// Start and length of a mapping of a file that is never written: `start-end perms offset device inode path`.
+/// Start and length of a read-only mapping of a file: `start-end perms offset device inode path`.
 fn own_code(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

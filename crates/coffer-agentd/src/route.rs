@@ -1,4 +1,4 @@
-//! From a request to the part that answers it.
+//! Routes requests to the part that handles them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::{files, process, tunnel};
 /// The largest JSON body of a plain HTTP route; environment variables are the only large one.
 const JSON_LIMIT: usize = 4 << 20;
 
-/// Where a request came in, and so what it may ask.
+/// Where a request came in, which decides what it may ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Door {
     /// The socket on the host: the server.
@@ -52,7 +52,7 @@ async fn dispatch(agent: Arc<Agent>, door: Door, request: Request<Incoming>) -> 
     let path = parts.uri.path();
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let method = match &parts.method {
-        // The HTTP layer leaves the body of the answer out.
+        // The HTTP layer omits the body of the answer.
         &Method::HEAD => Method::GET,
         method => method.clone(),
     };
@@ -172,7 +172,7 @@ fn method_not_allowed(allowed: &'static str) -> Reply {
     reply
 }
 
-/// Browsers ask first; `*` does not cover `Authorization`, so the headers are named back.
+/// Answers CORS preflight requests; `*` does not cover `Authorization`, so the headers are echoed.
 fn preflight(asked: &HeaderMap) -> Reply {
     let mut reply = reply::empty(StatusCode::NO_CONTENT);
     let headers = reply.headers_mut();

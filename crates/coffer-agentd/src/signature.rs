@@ -1,4 +1,4 @@
-//! URLs that carry their own permission to read or write one file.
+//! Signed URLs, which permit reading or writing one file.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -27,7 +27,7 @@ impl Operation {
     }
 }
 
-/// Whether this request may touch the file it names; the refusal's text is part of the protocol.
+/// Whether this request may access the file it names; the refusal's text is part of the protocol.
 pub(crate) fn permit(
     headers: &HeaderMap,
     query: &Query,

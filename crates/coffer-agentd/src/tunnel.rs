@@ -1,4 +1,4 @@
-//! `CONNECT 127.0.0.1:<port>`: how the server reaches what listens inside the sandbox.
+//! `CONNECT 127.0.0.1:<port>`: how the server reaches ports inside the sandbox.
 
 use std::io;
 use std::time::Duration;
@@ -31,13 +31,13 @@ pub(crate) async fn open(mut request: Request<Incoming>) -> Reply {
         let Ok(upgraded) = hyper::upgrade::on(request).await else {
             return;
         };
-        // Either side ending is the end of the tunnel; there is nobody to tell of an error.
+        // The tunnel ends with either side; there is no one to report an error to.
         let _ended = tokio::io::copy_bidirectional(&mut TokioIo::new(upgraded), &mut stream).await;
     });
     reply::empty(StatusCode::OK)
 }
 
-/// Only the sandbox itself: a tunnel is not a way out of it.
+/// Only the sandbox's own loopback: a tunnel is not a way out of it.
 fn port(request: &Request<Incoming>) -> Result<u16, Refusal> {
     let target = request.uri().authority().ok_or_else(|| Refusal::bad_request("the tunnel has no target"))?;
     if !matches!(target.host(), "127.0.0.1" | "localhost" | "[::1]") {

@@ -1,4 +1,4 @@
-//! `POST /files/compose`: several files become one.
+//! `POST /files/compose`: joins several files into one.
 
 use std::fs::File;
 use std::io;
@@ -80,7 +80,7 @@ fn assemble(agent: &Agent, asked: &Compose) -> Result<Written, Refusal> {
         ensure_dirs(parent, &account)
             .map_err(|error| Refusal::from_io("error ensuring directories", &error))?;
     }
-    // Beside the destination first: a failure must not cost what is there.
+    // Write next to the destination first: a failure must not destroy an existing file.
     let unfinished = unfinished(&destination);
     let joined =
         join(&sources, &unfinished, &account).and_then(|()| std::fs::rename(&unfinished, &destination));
@@ -89,7 +89,7 @@ fn assemble(agent: &Agent, asked: &Compose) -> Result<Written, Refusal> {
         return Err(Refusal::from_io("error composing files", &error));
     }
     for source in &sources {
-        // Named twice, it is already gone.
+        // A source that is named twice is already gone.
         let _gone = std::fs::remove_file(source);
     }
     Ok(Written::file(&destination, Default::default()))

@@ -1,4 +1,4 @@
-//! `GET /files`: a file's contents, in part or compressed if asked for.
+//! `GET /files`: a file's contents, in part or compressed on request.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -27,13 +27,13 @@ use crate::query::Query;
 use crate::reply::{self, Body, Refusal, Reply};
 use crate::signature::{self, Operation};
 
-/// Read at a time; a download holds about three of them.
+/// Bytes per read; a download holds about three of them.
 const CHUNK: usize = 256 << 10;
 
-/// Looked at to guess whether it is text.
+/// Bytes examined to guess whether it is text.
 const SNIFFED: usize = 512;
 
-/// Shorter ones are not worth a pipe.
+/// Shorter files are not worth a pipe.
 const SPLICED: u64 = 128 << 10;
 
 pub(crate) async fn download(agent: &Arc<Agent>, asked: &Parts, query: &Query) -> Reply {
@@ -56,7 +56,7 @@ async fn serve(
     let path =
         path::resolve(asked, &account, init.default_workdir.as_deref()).map_err(Refusal::bad_request)?;
     let name = path::base_name(&path);
-    // The server asks so for who may only read: links inside must not lead them to what processes have in memory.
+    // The server sets this for read-only callers: links must not lead them to the memory of processes.
     let kernel_files = query.get("kernel") != Some("false");
     let mut opened = off_thread(move || Opened::open(&path, kernel_files))
         .await
@@ -64,7 +64,7 @@ async fn serve(
     let mut coding =
         encoding::accepted(headers).map_err(|message| Refusal::new(StatusCode::NOT_ACCEPTABLE, message))?;
     if range::is_special(headers) {
-        // Parts and versions are those of the file, not of one way to compress it.
+        // Ranges and versions refer to the plain file, not to a compressed form.
         coding = Coding::Identity;
     }
 
@@ -87,7 +87,7 @@ async fn serve(
             return Ok(reply);
         }
     };
-    // Files in `/proc` say that they are empty; only reading tells.
+    // Files in `/proc` report a size of 0; only reading shows.
     let unsized_file = opened.version.size == 0 && !opened.head.is_empty();
     if coding == Coding::Gzip {
         insert(reply.headers_mut(), header::CONTENT_ENCODING, "gzip");
@@ -114,7 +114,7 @@ async fn serve(
     Ok(reply)
 }
 
-/// Whether the kernel makes a file up, as in `/proc` and `/sys`, whatever path led to it.
+/// Whether the file system is the kernel's, as `/proc` and `/sys`, whatever path led to it.
 fn is_of_the_kernel(file: &File) -> io::Result<bool> {
     const SYSFS_MAGIC: FsWord = 0x6265_6572;
     let kind = rustix::fs::fstatfs(file)?.f_type;
@@ -132,7 +132,7 @@ struct Opened {
 impl Opened {
     fn open(path: &Path, kernel_files: bool) -> Result<Self, Refusal> {
         let shown = path.display();
-        // Not blocking, so that a pipe without a writer cannot hold us up.
+        // Non-blocking, so that a pipe without a writer cannot block us.
         let opened = rustix::fs::open(
             path,
             OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC,
@@ -184,7 +184,7 @@ fn insert(headers: &mut HeaderMap, name: header::HeaderName, value: &str) {
     }
 }
 
-/// Plain names are quoted, others percent-encoded as RFC 6266 has it.
+/// Plain names are quoted, others percent-encoded (RFC 6266).
 fn disposition(name: &str) -> String {
     let plain = name.bytes().all(|byte| (0x20..0x7f).contains(&byte) && !matches!(byte, b'"' | b'\\'));
     if plain {
@@ -195,7 +195,7 @@ fn disposition(name: &str) -> String {
     }
 }
 
-/// By the name's ending for what browsers show, else by whether it looks like text.
+/// By the name's extension for types that browsers show, else by whether it looks like text.
 fn content_type(name: &str, head: &[u8]) -> &'static str {
     let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
     match ending.to_ascii_lowercase().as_str() {
@@ -229,13 +229,13 @@ fn is_text(head: &[u8]) -> bool {
     valid && !head.iter().any(|byte| *byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r' | 0x0c | 0x1b))
 }
 
-/// Something that gives its bytes piece by piece; nothing means the end.
+/// A source of pieces; `None` means the end.
 trait Pieces: Send + Sized + 'static {
     fn next(&mut self) -> io::Result<Option<Bytes>>;
 }
 
-/// Reads off the runtime's thread, always one piece ahead of the one that is sent. A client that takes
-/// nothing holds no thread.
+/// Reads on a blocking thread, always one piece ahead of the one being sent. A client that reads nothing
+/// holds no thread.
 fn body<P: Pieces>(pieces: P) -> Body {
     let read = |mut pieces: P| {
         off_thread(move || {
@@ -261,18 +261,17 @@ fn body<P: Pieces>(pieces: P) -> Body {
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// A piece that was read, and where the next comes from.
+/// A piece that was read, and its source.
 type Read<P> = (io::Result<Option<Bytes>>, P);
 
-/// Where the reading of a download is.
+/// The state of a download.
 enum Ahead<P> {
     Begin(P),
     Reading(tokio::task::JoinHandle<Result<Read<P>, String>>),
     End,
 }
 
-/// Buffers of one download that were sent and can be read into again: the allocator would map and unmap
-/// each of them.
+/// Sent buffers of one download, for reuse: the allocator would map and unmap each of them.
 #[derive(Default)]
 struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
 
@@ -282,7 +281,7 @@ impl Spare {
         spare.unwrap_or_else(|| Vec::with_capacity(CHUNK))
     }
 
-    /// Makes `buffer` something to send that comes back when it was sent.
+    /// Wraps `buffer` so that it comes back after it was sent.
     fn lend(&self, buffer: Vec<u8>) -> Bytes {
         Bytes::from_owner(Lent { buffer, home: Arc::clone(&self.0) })
     }
@@ -310,7 +309,7 @@ impl Drop for Lent {
 struct Plain {
     file: File,
     rest: u64,
-    /// Whether less than `rest` is an error: the length has been promised.
+    /// Whether less than `rest` is an error: the length has been announced.
     exact: bool,
     spare: Spare,
 }
@@ -331,14 +330,14 @@ impl Pieces for Plain {
         if length == 0 {
             return if self.exact { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(None) };
         }
-        // There may have been more room than was asked for.
+        // The buffer may have been larger than requested.
         buffer.truncate(wanted);
         self.rest -= buffer.len() as u64;
         Ok(Some(self.spare.lend(buffer)))
     }
 }
 
-/// Goes to the server without a copy.
+/// Sends without a copy.
 struct Moved {
     source: Plain,
     feed: Feed,
@@ -355,7 +354,7 @@ impl Pieces for Moved {
                 self.source.rest -= piece.len() as u64;
                 Ok(Some(piece))
             }
-            // A file system without it.
+            // This file system does not support it.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.source.next(),
             Err(error) => Err(error),
         }
@@ -364,7 +363,7 @@ impl Pieces for Moved {
 
 struct Compressed {
     source: Plain,
-    /// Gone once the last of it is out.
+    /// `None` once its last bytes are out.
     encoder: Option<GzEncoder<Vec<u8>>>,
 }
 

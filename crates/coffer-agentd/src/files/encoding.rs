@@ -1,4 +1,4 @@
-//! Which content coding a body has, and which one a client wants.
+//! Content codings of requests and answers.
 
 use http::{HeaderMap, HeaderValue, header};
 
@@ -8,7 +8,7 @@ pub(super) enum Coding {
     Gzip,
 }
 
-/// How the body of a request is coded.
+/// The coding of a request's body.
 pub(super) fn of_body(headers: &HeaderMap) -> Result<Coding, String> {
     let Some(value) = text(headers, header::CONTENT_ENCODING) else {
         return Ok(Coding::Identity);
@@ -20,14 +20,14 @@ pub(super) fn of_body(headers: &HeaderMap) -> Result<Coding, String> {
     }
 }
 
-/// The best coding a client accepts; plain unless it forbids that.
+/// The best coding that a client accepts; plain unless it forbids that.
 pub(super) fn accepted(headers: &HeaderMap) -> Result<Coding, String> {
     let Some(value) = text(headers, header::ACCEPT_ENCODING) else {
         return Ok(Coding::Identity);
     };
     let mut wishes: Vec<(String, f32)> =
         value.split(',').map(wish).filter(|(name, _)| !name.is_empty()).collect();
-    // Stable, so of equals the first named comes first.
+    // Stable, so that of equals the first wins.
     wishes.sort_by(|(_, left), (_, right)| right.total_cmp(left));
     let plain_refused = wishes.iter().any(|(name, quality)| name == "identity" && *quality == 0.0);
     for (name, quality) in &wishes {

@@ -1,4 +1,4 @@
-//! A file as clients see it described.
+//! Describes files for clients.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -11,7 +11,7 @@ use super::metadata;
 use crate::account::Accounts;
 use crate::path::base_name;
 
-/// Describes `path` itself. Of a link it shows the type and mode of what it leads to.
+/// Describes `path` itself. For a link it shows the type and mode of its target.
 pub(super) fn describe(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo> {
     let found = std::fs::symlink_metadata(path)?;
     let is_symlink = found.file_type().is_symlink();
@@ -39,7 +39,7 @@ pub(super) fn describe(path: &Path, accounts: &Accounts) -> io::Result<EntryInfo
     })
 }
 
-/// On btrfs an empty directory has no size; clients know a directory as one block at least.
+/// On btrfs an empty directory has size 0; clients expect at least one block.
 fn size(metadata: &std::fs::Metadata) -> i64 {
     const BLOCK: i64 = 4096;
     match i64::try_from(metadata.size()) {
@@ -49,7 +49,7 @@ fn size(metadata: &std::fs::Metadata) -> i64 {
     }
 }
 
-/// A file's time can be set to anything; what no calendar has is moved to its edge.
+/// A file's time can be set to anything; times outside of calendars are clamped.
 fn modified(metadata: &std::fs::Metadata) -> Timestamp {
     const YEARS_1_TO_9999: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_207_200;
     Timestamp {
@@ -68,7 +68,7 @@ fn entry_type(metadata: &std::fs::Metadata) -> FileType {
     }
 }
 
-/// `-rw-r--r--`, with a letter in front for each thing a file can be beside regular.
+/// `-rw-r--r--`, with a letter in front for other types of files.
 fn permissions(metadata: &std::fs::Metadata) -> String {
     let kind = metadata.file_type();
     let mode = metadata.mode();

@@ -1,4 +1,4 @@
-//! What clients attach to a file: extended attributes below `user.e2b.`.
+//! Clients' metadata of files: extended attributes below `user.e2b.`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -18,7 +18,7 @@ const KEY_LIMIT: usize = 246;
 /// Keys and values together; filesystems keep all attributes of a file in about one block.
 const TOTAL_LIMIT: usize = 4096;
 
-/// Names of all attributes of one file that are looked at.
+/// Most bytes of attribute names that are read.
 const LIST_LIMIT: usize = 64 << 10;
 
 pub(super) type Metadata = BTreeMap<String, String>;
@@ -48,7 +48,7 @@ pub(super) fn from_headers(headers: &HeaderMap) -> Result<Metadata, String> {
     Ok(metadata)
 }
 
-/// The metadata of the file itself; none where the filesystem has no attributes.
+/// The metadata of the file itself; empty if the file system has no attributes.
 pub(super) fn read(path: &Path) -> Metadata {
     let mut names = vec![0; 1024];
     let listed = loop {
@@ -69,7 +69,7 @@ pub(super) fn read(path: &Path) -> Metadata {
         .collect()
 }
 
-/// Makes `metadata` all there is. A file that has none and gets none is not touched.
+/// Replaces all metadata. A file that has none and gets none is not touched.
 pub(super) fn replace(file: impl AsFd, metadata: &Metadata) -> Result<(), Errno> {
     let mut names = vec![0; LIST_LIMIT];
     let listed = match rustix::fs::flistxattr(&file, &mut names) {

@@ -1,8 +1,8 @@
-//! The files of the sandbox: RPCs about them, and their contents over plain HTTP.
+//! The files of the sandbox: RPCs, and contents over plain HTTP.
 //!
-//! agentd is root inside and does not apply the caller's permissions; it gives what it creates to
-//! the caller. Every call runs on the pool for file work and, when it has changed something, lets
-//! the watchers see that before it is answered.
+//! agentd is root inside and does not apply the caller's permissions; new files belong to the caller. Every
+//! call runs on the blocking pool and, when it has changed something, lets the watchers see that before it
+//! answers.
 
 mod compose;
 mod download;
@@ -30,12 +30,12 @@ pub(crate) use upload::upload;
 
 use crate::account::Account;
 
-/// Does file work off the runtime's thread.
+/// Runs file work on the blocking pool.
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     tokio::task::spawn_blocking(work).await.map_err(|error| format!("file work failed: {error}"))
 }
 
-/// Makes `path` and its missing parents, each owned by `account`.
+/// Creates `path` and its missing parents, owned by `account`.
 fn ensure_dirs(path: &Path, account: &Account) -> io::Result<()> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
@@ -62,7 +62,7 @@ fn ensure_dirs(path: &Path, account: &Account) -> io::Result<()> {
             )?;
             Ok(())
         }
-        // Somebody else was quicker; it is there.
+        // Another process was quicker; it exists.
         Err(rustix::io::Errno::EXIST) if path.is_dir() => Ok(()),
         Err(error) => Err(error.into()),
     }

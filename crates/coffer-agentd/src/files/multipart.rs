@@ -1,4 +1,4 @@
-//! `multipart/form-data`, pushed through piece by piece and never held.
+//! Parses `multipart/form-data` in a streaming way.
 
 use memchr::memmem;
 
@@ -20,7 +20,7 @@ pub(super) struct PartHead {
     pub(super) filename: Option<String>,
 }
 
-/// Where the parts go.
+/// Receives the parts.
 pub(super) trait Parts {
     type Error: From<Malformed>;
 
@@ -33,15 +33,15 @@ pub(super) trait Parts {
 enum Place {
     /// Before the first delimiter.
     Preamble,
-    /// Right behind a delimiter.
+    /// Right after a delimiter.
     Delimiter,
     Head,
     Body,
-    /// Behind the last delimiter; what follows means nothing.
+    /// After the last delimiter; the rest is ignored.
     Epilogue,
 }
 
-/// A form on its way through.
+/// A form being parsed.
 #[derive(Debug)]
 pub(super) struct Form {
     delimiter: Vec<u8>,
@@ -117,7 +117,7 @@ impl Form {
         Ok(())
     }
 
-    /// There is no more.
+    /// Ends the input.
     pub(super) fn finish(&self) -> Result<(), Malformed> {
         match self.place {
             Place::Epilogue => Ok(()),
@@ -180,7 +180,7 @@ pub(super) fn boundary(content_type: &str) -> Option<String> {
         .filter(|value| !value.is_empty() && value.len() <= BOUNDARY_LIMIT)
 }
 
-/// What follows the first `;` of a header: names in lower case, values without their quotes.
+/// The parameters of a header: names in lower case, values without quotes.
 fn parameters(value: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = value.split_once(';').map_or("", |(_, rest)| rest);
@@ -200,8 +200,8 @@ fn parameters(value: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Up to the closing quote. A backslash counts only before what it can escape, since some clients
-/// send Windows paths as they are.
+/// Up to the closing quote. A backslash escapes only quotes and backslashes, because some clients send
+/// Windows paths unescaped.
 fn unquote(quoted: &str) -> (String, &str) {
     let mut value = String::new();
     let mut characters = quoted.char_indices().peekable();
@@ -259,7 +259,7 @@ impl Parts for Collected {
     }
 }
 
-/// A form comes apart the same whole and in pieces; what is held of it is bounded, and so is what comes out.
+/// Fuzzing: a form parses the same whole and in pieces; its buffer and its output are bounded.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_multipart(data: &[u8]) {
     let Some((piece, rest)) = data.split_first() else { return };

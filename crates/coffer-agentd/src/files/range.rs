@@ -1,10 +1,10 @@
-//! Requests for a part of a file, or only for a changed one.
+//! Range and conditional requests.
 
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, StatusCode, header};
 
-/// What identifies one state of a file.
+/// Identifies one state of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Version {
     pub(super) size: u64,
@@ -16,14 +16,14 @@ pub(super) struct Version {
 const LAST_DATE: Duration = Duration::from_secs(253_402_300_799);
 
 impl Version {
-    /// A file's time can be set to anything; what HTTP cannot say is moved to its edge.
+    /// A file's time can be set to anything; dates that HTTP cannot express are clamped.
     pub(super) fn new(size: u64, modified: SystemTime) -> Self {
         let since = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let modified = SystemTime::UNIX_EPOCH + since.min(LAST_DATE);
         Self { size, modified, tag: format!("\"{:x}-{size:x}\"", since.as_nanos()) }
     }
 
-    /// HTTP counts in seconds.
+    /// HTTP dates have a resolution of seconds.
     fn unchanged_since(&self, date: SystemTime) -> bool {
         self.modified < date + Duration::from_secs(1)
     }
@@ -35,17 +35,17 @@ impl Version {
     }
 }
 
-/// What part of the file to send.
+/// The part of the file to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     All,
     /// From the first byte to before the second.
     Bytes(u64, u64),
-    /// Nothing: this status says why.
+    /// Nothing, with this status.
     None(StatusCode),
 }
 
-/// Whether a request asks for anything but the whole file as it is.
+/// Whether a request asks for anything but the whole current file.
 pub(super) fn is_special(headers: &HeaderMap) -> bool {
     [
         header::RANGE,
@@ -59,7 +59,7 @@ pub(super) fn is_special(headers: &HeaderMap) -> bool {
     .any(|name| headers.contains_key(name))
 }
 
-/// Decides by the conditions first and the range after, as RFC 9110 orders them.
+/// Evaluates conditions first and the range then, as RFC 9110 orders them.
 pub(super) fn select(headers: &HeaderMap, version: &Version) -> Part {
     let value = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let date = |name| value(name).and_then(|text| httpdate::parse_http_date(text).ok());
@@ -88,7 +88,7 @@ pub(super) fn select(headers: &HeaderMap, version: &Version) -> Part {
     if still_that { parse(range, version.size) } else { Part::All }
 }
 
-/// One range; several, or another unit, may be answered with everything.
+/// One range; for several, or another unit, the whole file may be sent.
 fn parse(range: &str, size: u64) -> Part {
     let Some(spec) = range.strip_prefix("bytes=").map(str::trim) else {
         return Part::All;
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Formatting such a date ended the connection without an answer.
+    /// Formatting such a date once ended the connection without an answer.
     #[test]
     fn a_file_from_before_or_after_all_dates_has_one() {
         let epoch = SystemTime::UNIX_EPOCH;

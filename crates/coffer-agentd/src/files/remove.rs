@@ -1,4 +1,4 @@
-//! Removing whatever is at a path: any names, any depth, links never followed.
+//! Removes anything at a path: any names, any depth, links never followed.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -7,14 +7,14 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Directories within directories that are gone down into. What lies deeper is first moved up, so that
-/// neither the stack nor the number of descriptors grows with a depth that a program inside chose.
+/// Most nested directories that are descended into. Deeper ones are first moved up, so that neither the stack
+/// nor the number of descriptors grows with a depth that a program inside chose.
 const DEEPEST: u32 = 64;
 
-/// Somebody may write while we remove; who never stops is not waited for.
+/// A program may write while we remove; one that never stops is not waited for.
 const PASSES: u32 = 64;
 
-/// Removes `path` with all that is in it; a missing one is fine.
+/// Removes `path` with its contents; succeeds if it does not exist.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match rustix::fs::unlinkat(CWD, path, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
@@ -26,7 +26,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     loop {
         let before = moved;
         empty(&top, &top, 0, &mut moved)?;
-        // What was moved up has become part of the next round.
+        // Moved directories are part of the next round.
         if moved == before {
             break;
         }
@@ -78,7 +78,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// Deep enough to have ended the process by its stack or its descriptors, were either used up.
+    /// Deep enough to exhaust the stack or the descriptors, if either were used per level.
     #[test]
     fn a_tree_of_any_depth_goes_and_links_are_not_followed() {
         let home = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `filesystem.Filesystem` as clients call it.
+//! The RPC service `filesystem.Filesystem`.
 
 use std::fmt::Display;
 use std::io;
@@ -24,10 +24,10 @@ use crate::connect::{self, Code, EventSink, RpcError};
 use crate::reply::{Reply, is_disk_full};
 use crate::{headers, path};
 
-/// Entries in one listing; beyond it a client should look more closely.
+/// Most entries in one listing.
 const LIST_LIMIT: usize = 100_000;
 
-/// Answers one method; nothing when there is no such method.
+/// Handles one method; `None` for an unknown one.
 pub(crate) async fn call(
     agent: &Arc<Agent>,
     method: &str,
@@ -107,7 +107,7 @@ pub(crate) async fn call(
     Some(reply)
 }
 
-/// Who asks, and from where their paths count.
+/// The caller, and the base of its paths.
 #[derive(Debug, Clone)]
 struct Place {
     agent: Arc<Agent>,
@@ -125,7 +125,7 @@ impl Place {
         path::resolve(text, &self.account, self.init.default_workdir.as_deref()).map_err(RpcError::invalid)
     }
 
-    /// Does file work, and lets the watchers see it before anyone hears that it is done.
+    /// Runs file work, and lets the watchers see it before it answers.
     async fn work<T: Send + 'static>(
         self,
         work: impl FnOnce(&Self) -> Result<T, RpcError> + Send + 'static,
@@ -151,7 +151,7 @@ fn io_error(doing: impl Display, error: &io::Error) -> RpcError {
     RpcError::internal(format!("{doing}: {error}"))
 }
 
-/// A database that cannot be read only costs the names of owners.
+/// Without the database, only the names of owners are missing.
 fn accounts() -> Accounts {
     Accounts::read().unwrap_or_default()
 }
@@ -193,7 +193,7 @@ fn make_dir(at: &Place, path: &str) -> Result<EntryInfo, RpcError> {
 fn rename(at: &Place, request: &MoveRequest) -> Result<EntryInfo, RpcError> {
     let source = at.resolve(&request.source)?;
     let destination = at.resolve(&request.destination)?;
-    // Looked at first, so that a failed move leaves no directories behind.
+    // Check first, so that a failed move leaves no directories behind.
     match std::fs::symlink_metadata(&source) {
         Ok(_) => {}
         Err(error) if is_missing(&error) => {
@@ -235,12 +235,12 @@ struct Listing {
 }
 
 impl Listing {
-    /// Each directory is followed by what is in it; links are not followed. `shown` is the path
-    /// by which the client came here.
+    /// Lists each directory before its contents; links are not followed. `shown` is the path by which the
+    /// client came here.
     fn walk(&mut self, dir: &Path, shown: &Path, depth: u32) -> Result<(), RpcError> {
         let reading = match std::fs::read_dir(dir) {
             Ok(reading) => reading,
-            // Below the top, what vanishes while we look is simply not listed.
+            // Below the top, entries that vanish meanwhile are not listed.
             Err(error) if is_missing(&error) => return Ok(()),
             Err(error) => return Err(io_error("error reading directory", &error)),
         };

@@ -1,4 +1,4 @@
-//! `POST /files`: contents of one file or of several, streamed to where they belong.
+//! `POST /files`: streams the contents of one or several files.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -27,22 +27,22 @@ use crate::query::Query;
 use crate::reply::{self, Refusal, Reply};
 use crate::signature::{self, Operation};
 
-/// What may come in while the rest is written.
+/// Bytes that may arrive while others are written.
 const HANDED_OVER: usize = 512 << 10;
 
-/// What is smaller is written at once: a watcher then sees one write.
+/// Smaller files are written at once: a watcher then sees one write.
 const WRITE_BUFFER: usize = 128 << 10;
 
 /// Compressed bytes unpacked at a time; each may become a thousand.
 const UNPACKED_AT_ONCE: usize = 4 << 10;
 
-/// Files in one request.
+/// Most files in one request.
 const FILE_LIMIT: usize = 10_000;
 
-/// How long the rest of a refused body is still taken, so that the client gets to the answer.
+/// How long to drain a refused body, so that the client reads the answer.
 const REFUSED_BODY_TIME: Duration = Duration::from_secs(10);
 
-/// One file that was written.
+/// A written file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Written {
     pub(super) name: String,
@@ -91,8 +91,8 @@ async fn receive(
     let account = agent::account(query.get("username"), &init).map_err(Refusal::unauthorized)?;
     let mut upload = Upload::new(headers, query, account, init)?;
     upload = off_thread(move || upload.begin().map(|()| upload)).await.map_err(failed)??;
-    // While some of it is written the next comes in, and is handed over in larger pieces: each costs a turn
-    // of two threads.
+    // While some bytes are written the next arrive, and are handed over in larger pieces: each costs a switch
+    // between two threads.
     let mut writing: Option<tokio::task::JoinHandle<_>> = None;
     let mut idle = Some(upload);
     let mut waiting: Vec<Bytes> = Vec::new();
@@ -126,7 +126,7 @@ async fn receive(
     .map_err(failed)?
 }
 
-/// The upload, once what was being written is.
+/// The upload, after the write in progress.
 async fn settled(
     idle: &mut Option<Upload>,
     writing: &mut Option<tokio::task::JoinHandle<Result<Result<Upload, Refusal>, String>>>,
@@ -142,7 +142,7 @@ fn failed(error: String) -> Refusal {
     Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error)
 }
 
-/// A body on its way to files.
+/// A body being written to files.
 struct Upload {
     unpack: Option<Box<MultiGzDecoder<Vec<u8>>>>,
     layout: Layout,
@@ -243,9 +243,9 @@ impl From<Malformed> for Refusal {
     }
 }
 
-/// The files a request writes, one after the other.
+/// The files of a request, written one after the other.
 struct Files {
-    /// From the query; without it each part says its own.
+    /// From the query; without it each part has its own.
     path: Option<String>,
     metadata: Metadata,
     account: Account,
@@ -292,7 +292,7 @@ impl Parts for Files {
     type Error = Refusal;
 
     fn begin(&mut self, head: PartHead) -> Result<(), Refusal> {
-        // Other fields of the form are passed over.
+        // Skip other fields of the form.
         if head.name.as_deref() == Some("file") {
             self.open(head.filename.as_deref())?;
         }
@@ -313,7 +313,7 @@ impl Parts for Files {
     }
 }
 
-/// A file that is being written. Dropped before it is finished, one that we made goes away again.
+/// A file that is being written. If it is dropped unfinished, a new file is removed again.
 struct OpenFile {
     path: PathBuf,
     file: BufWriter<File>,
@@ -321,8 +321,8 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    /// Makes or empties the file and gives it to `account`, in an order that watchers rely on:
-    /// create, change of owner, write.
+    /// Creates or truncates the file and gives it to `account`, in an order that watchers rely on: create,
+    /// change of owner, write.
     fn create(path: PathBuf, account: &Account) -> Result<Self, Refusal> {
         if let Some(parent) = path.parent() {
             ensure_dirs(parent, account).map_err(|error| match error.kind() {
@@ -340,7 +340,7 @@ impl OpenFile {
                 return Err(Refusal::bad_request(format!("path is not a regular file: {}", path.display())));
             }
         }
-        // Not blocking, so that a pipe that has just taken the file's place cannot hold us up.
+        // Non-blocking, so that a pipe that has just taken the file's place cannot block us.
         let opened = rustix::fs::open(
             &path,
             OFlags::WRONLY
@@ -357,7 +357,7 @@ impl OpenFile {
             file: BufWriter::with_capacity(WRITE_BUFFER, File::from(opened)),
             ours: existing.is_none(),
         };
-        // A device stays whose it is.
+        // A device keeps its owner.
         if existing.is_none_or(|existing| existing.is_file()) {
             let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
             rustix::fs::fchown(open.file.get_ref(), Some(uid), Some(gid))

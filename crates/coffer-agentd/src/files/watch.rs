@@ -1,8 +1,8 @@
 //! Watching directories through inotify.
 //!
-//! Each watch has its own inotify instance, a bounded queue of events, and a task that moves what
-//! the kernel says into the queue. Calls that change files [`settle`](Watchers::settle) all watches
-//! before they answer, so a client that polls right after its own change always sees it.
+//! Each watch has its own inotify instance, a bounded queue of events, and a task that moves the kernel's
+//! events into the queue. Calls that change files [`settle`](Watchers::settle) all watches before they answer,
+//! so a client that polls right after its own change always sees it.
 
 mod aside;
 
@@ -29,19 +29,19 @@ use crate::account::Accounts;
 use crate::connect::{Code, RpcError};
 use crate::readiness;
 
-/// Watches at once; the kernel's default allows one user 128 instances for all programs.
+/// Most watches; the kernel's default allows one user 128 instances for all programs.
 const WATCH_LIMIT: usize = 100;
 
-/// Events that wait for a client. Beyond it the rest is lost, and the client is told so.
+/// Most waiting events of a watch. Further ones are lost, and the client gets an error.
 const QUEUE_LIMIT: usize = 16_384;
 
-/// What the events of all watches may hold; the same then goes for any of them.
+/// Most bytes of waiting events of all watches, with the same effect.
 const QUEUED_BYTES: usize = 16 << 20;
 
 /// Directories in one recursive watch.
 const DIRECTORY_LIMIT: usize = 32_768;
 
-/// Filesystems whose changes may come from elsewhere, so that inotify does not see them.
+/// File systems with changes from other machines, which inotify does not see.
 const NETWORK_FILESYSTEMS: [i64; 5] = [
     0x6969,      // nfs
     0xff53_4d42, // cifs
@@ -63,17 +63,17 @@ pub(super) struct Ask {
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     all: Mutex<Vec<Weak<State>>>,
-    /// Those that clients poll, by the name they were given.
+    /// Watches that clients poll, by name.
     kept: Mutex<HashMap<String, Arc<Watch>>>,
     named: AtomicU64,
-    /// Bytes that events of all watches hold.
+    /// Bytes of waiting events of all watches.
     queued: Arc<AtomicUsize>,
-    /// Those of `kept` that wait until memory was saved.
+    /// Watches of `kept` that wait until memory was saved.
     set_aside: Mutex<Vec<aside::SetAside>>,
 }
 
 impl Watchers {
-    /// Takes in everything the kernel has to say so far.
+    /// Reads all events that the kernel has now.
     pub(crate) fn settle(&self) {
         let states: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
         for state in states {
@@ -136,7 +136,7 @@ impl Watch {
         Ok(Self { state, pump })
     }
 
-    /// The next event, waiting for it if need be.
+    /// The next event; waits for it.
     pub(super) async fn next(&self) -> Result<FilesystemEvent, RpcError> {
         let mut changes = self.state.changed.subscribe();
         loop {
@@ -150,7 +150,7 @@ impl Watch {
         }
     }
 
-    /// Everything up to this moment. An overflow is told once, after what came before it.
+    /// Everything up to now. An overflow is reported once, after the events before it.
     pub(super) fn take_now(&self) -> Result<Vec<FilesystemEvent>, RpcError> {
         self.state.drain();
         let queued = std::mem::take(&mut self.state.seen.lock().queue);
@@ -168,7 +168,7 @@ impl Drop for Watch {
     }
 }
 
-/// Moves events from the kernel to the queue as they come.
+/// Moves events from the kernel to the queue.
 async fn pump(readiness: AsyncFd<OwnedFd>, state: Arc<State>) {
     loop {
         let Ok(mut ready) = readiness.readable().await else {
@@ -204,12 +204,11 @@ impl Drop for State {
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// Where each watched directory is, relative to the root.
+    /// The path of each watched directory, relative to the root.
     directories: HashMap<i32, PathBuf>,
     queue: VecDeque<FilesystemEvent>,
     overflowed: bool,
-    /// Entries found in a new directory before its watch was in place; the kernel may tell of
-    /// them once more.
+    /// Entries found in a new directory before its watch was in place; the kernel may report them again.
     found: HashSet<PathBuf>,
 }
 
@@ -248,7 +247,7 @@ impl State {
         Ok(state)
     }
 
-    /// Watches a directory and, when recursive, all below it.
+    /// Watches a directory and, if recursive, everything below it.
     fn add(&self, seen: &mut Seen, relative: PathBuf, report: Report) -> Result<(), Errno> {
         let mut waiting = vec![relative];
         while let Some(relative) = waiting.pop() {
@@ -264,7 +263,7 @@ impl State {
                 }
                 Err(error) if is_root => return Err(error),
                 Err(Errno::NOSPC) => return Err(Errno::NOSPC),
-                // It went away again, or a link took its place.
+                // It vanished again, or a link took its place.
                 Err(_) => continue,
             }
             if !self.recursive {
@@ -286,7 +285,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes in what the kernel has queued.
+    /// Reads the kernel's queued events.
     fn drain(&self) {
         let mut seen = self.seen.lock();
         let before = seen.queue.len();
@@ -300,7 +299,7 @@ impl State {
                     event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()).to_owned()),
                 ),
                 Err(Errno::INTR) => continue,
-                // Nothing more; a broken instance has nothing more either.
+                // There is nothing more, also if the instance is broken.
                 Err(_) => break,
             };
             self.take(&mut seen, descriptor, mask, name.as_deref());
@@ -327,7 +326,7 @@ impl State {
         }
         let relative = match name {
             Some(name) => directory.join(name),
-            // What happens to a directory below the root, its parent tells as well.
+            // Events on a directory below the root are also reported by its parent.
             None if !directory.as_os_str().is_empty() => return,
             None => PathBuf::from("."),
         };
@@ -352,12 +351,12 @@ impl State {
             Ok(())
         };
         if outcome.is_err() {
-            // Part of the tree is not watched: the client must not believe otherwise.
+            // Part of the tree is not watched: the client must know.
             seen.overflowed = true;
         }
     }
 
-    /// A directory that moved has another name, or has left.
+    /// A directory that moved has another name, or has left the tree.
     fn forget_below(&self, seen: &mut Seen, relative: &Path) {
         seen.directories.retain(|descriptor, path| {
             let below = path.starts_with(relative);
@@ -393,7 +392,7 @@ impl State {
 
     fn pop(&self) -> Result<Option<FilesystemEvent>, RpcError> {
         let mut seen = self.seen.lock();
-        // What came before the gap is still in order and goes out first.
+        // Events before the gap are still in order and are returned first.
         if let Some(event) = seen.queue.pop_front() {
             self.let_go([&event]);
             return Ok(Some(event));
@@ -405,12 +404,12 @@ impl State {
     }
 }
 
-/// What an event holds in memory, more or less.
+/// The approximate memory of an event.
 fn held(event: &FilesystemEvent) -> usize {
     size_of::<FilesystemEvent>() + event.encoded_len()
 }
 
-/// Whether what is found in a directory is news.
+/// Whether entries found in a directory are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Report {
     Nothing,

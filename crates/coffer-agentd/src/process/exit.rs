@@ -1,8 +1,8 @@
-//! How a process ended, in the words clients know.
+//! Formats how a process ended, as clients expect it.
 
 use coffer_wire::envd::process::process_event::EndEvent;
 
-/// The last event of a process, from what `wait` said of it: `exit status N`, or `signal: <name>` with code -1.
+/// The last event of a process, from its wait status: `exit status N`, or `signal: <name>` with code -1.
 pub(super) fn end_event(status: i32) -> EndEvent {
     if libc::WIFSIGNALED(status) {
         let mut text = format!("signal: {}", signal_name(libc::WTERMSIG(status)));

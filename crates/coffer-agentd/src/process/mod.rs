@@ -1,7 +1,7 @@
-//! The processes of the sandbox: starting, watching, feeding and ending them.
+//! The processes of the sandbox: starts, watches, feeds and ends them.
 //!
-//! All of it runs on the one thread of the runtime. Starting a process and noting its pid happen
-//! without a pause between them, so the reaper always knows whose exit it has found.
+//! All of it runs on the one thread of the runtime. Starting a process and registering its pid happen without
+//! a pause in between, so the reaper always knows whose exit it has found.
 
 mod exit;
 mod output;
@@ -40,40 +40,40 @@ use pump::Source;
 pub(crate) use service::call;
 use spawn::{Ends, Io, Spec};
 
-/// Processes started by clients that may live at once.
+/// Most running processes that clients started.
 const PROCESS_LIMIT: usize = 1024;
 
-/// How long an exit and the output before it are remembered for those who attach late: ten minutes
-/// in which the sandbox ran, to within a sweep.
+/// How long an exit and its output are kept for late clients: ten minutes in which the sandbox ran, rounded
+/// to a sweep.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const REMEMBERED_SWEEPS: u64 = 60;
 
-/// Ended processes that are remembered, and what they may hold together, most of it output.
+/// Most ended processes that are kept, and most bytes that they hold together.
 const REMEMBERED_LIMIT: usize = 256;
 const REMEMBERED_SIZE: u64 = 16 << 20;
 
-/// How long input waits for a process that does not read.
+/// How long to wait for a process that does not read its input.
 const INPUT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where commands are looked for unless the environment says otherwise.
+/// The default search path of commands.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// One process that a client started.
+/// A process that a client started.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: u32,
     config: ProcessConfig,
-    /// What it costs to remember that.
+    /// The memory of that configuration.
     config_size: u64,
     tag: Option<String>,
     input: Input,
     output: Arc<Output>,
-    /// What `wait` said of it, once it has.
+    /// The wait status, once it has ended.
     exited: watch::Sender<Option<WaitStatus>>,
     timed_out: AtomicBool,
 }
 
-/// Empty once closed, or when none was asked for.
+/// Empty once closed, or if not requested.
 #[derive(Debug)]
 enum Input {
     Pipe(tokio::sync::Mutex<Option<AsyncFd<OwnedFd>>>),
@@ -82,7 +82,7 @@ enum Input {
 
 type Terminal = Arc<AsyncFd<OwnedFd>>;
 
-/// All processes that clients started and that can still be named.
+/// All processes that clients started and that can still be referred to.
 #[derive(Debug)]
 pub(crate) struct Processes {
     known: Mutex<Known>,
@@ -103,7 +103,7 @@ impl Processes {
         Self { known: Mutex::default(), journal }
     }
 
-    /// Starts what `request` asks for; `lifetime` ends it, attached client or not.
+    /// Starts the requested process; `lifetime` ends it, with or without a client.
     fn start(
         self: &Arc<Self>,
         request: StartRequest,
@@ -129,8 +129,8 @@ impl Processes {
         let spec = Spec { command: &config.cmd, args: &config.args, env: &env, cwd: &cwd, account, io };
         let (pid, ends) = spawn::spawn(&spec).map_err(|error| start_error(&config.cmd, &error))?;
         let output = Output::new();
-        // Registering with the runtime can only fail when descriptors run out; the process is then
-        // of no use to anybody and goes away again.
+        // Registering with the runtime fails only when descriptors run out; the process is then useless and
+        // is ended.
         let (input, sources) = connect(ends).map_err(|error| {
             self.disown(pid);
             start_error(&config.cmd, &error)
@@ -162,8 +162,8 @@ impl Processes {
         Ok(process)
     }
 
-    /// Starts a shell that does nothing, so that the first command does not have to wait until the files that
-    /// every program needs have been looked up and our own memory is there. Nobody is told of it.
+    /// Starts a shell that does nothing, so that the first command does not have to wait for the files that
+    /// every program needs and for our own memory. It is not reported.
     pub(crate) fn rehearse() {
         let root = Account { name: "root".into(), uid: 0, gid: 0, home: "/".into(), groups: vec![0] };
         let _unreadable = Accounts::read();
@@ -175,7 +175,7 @@ impl Processes {
             account: &root,
             io: Io::Pipes { stdin: false },
         };
-        // Not every template has one.
+        // Not every template has a shell.
         let _unstarted = spawn::spawn(&spec);
     }
 
@@ -185,7 +185,7 @@ impl Processes {
         }
     }
 
-    /// Stays with a process to its end and a while beyond.
+    /// Follows a process to its end and a while beyond.
     async fn see_through(
         self: Arc<Self>,
         process: Arc<Process>,
@@ -213,7 +213,7 @@ impl Processes {
         self.journal.ended(process.pid, end.exit_code, &end.status);
         process.output.end(end);
         self.remember(Arc::clone(&process));
-        // It may be remembered for long, and descriptors are few.
+        // It may be kept for long, and descriptors are few.
         process.close_input().await;
     }
 
@@ -229,7 +229,7 @@ impl Processes {
         }
     }
 
-    /// Forgets the ended in time, one task for all of them.
+    /// Drops ended processes after a while, one task for all of them.
     async fn sweep(self: Arc<Self>) {
         loop {
             lived(Some(SWEEP_EVERY)).await;
@@ -243,7 +243,7 @@ impl Processes {
         }
     }
 
-    /// Collects every child that has ended, ours and those that lost their parents.
+    /// Reaps every ended child, ours and orphans.
     pub(crate) fn reap(&self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let Ok(pid) = u32::try_from(pid.as_raw_nonzero().get()) else {
@@ -256,7 +256,7 @@ impl Processes {
         }
     }
 
-    /// Whether it has not ended.
+    /// Whether it is still running.
     pub(crate) fn lives(&self, pid: u32) -> bool {
         self.lock().by_pid.get(&pid).is_some_and(|process| !process.output.has_ended())
     }
@@ -287,7 +287,7 @@ impl Known {
         self.by_pid.len().saturating_sub(self.ended.len())
     }
 
-    /// Drops the ended that are old, too many, or hold too much.
+    /// Drops ended processes that are old, too many, or hold too much.
     fn forget(&mut self) {
         let mut held: u64 = self.ended.iter().map(|(_, process)| process.size()).sum();
         while let Some((ended, process)) = self.ended.front() {
@@ -297,7 +297,7 @@ impl Known {
             }
             held -= process.size();
             let pid = process.pid;
-            // The pid may already be that of another.
+            // The pid may already belong to another process.
             if self.by_pid.get(&pid).is_some_and(|known| Arc::ptr_eq(known, process)) {
                 self.by_pid.remove(&pid);
             }
@@ -316,7 +316,7 @@ impl Process {
         exited.wait_for(Option::is_some).await.ok().and_then(|status| *status)
     }
 
-    /// Everything in the process group hears it: a shell alone would leave its command running.
+    /// Signals the whole process group: signalling only a shell would leave its command running.
     fn signal(&self, signal: Signal) -> Result<(), RpcError> {
         let pid =
             tree::as_pid(self.pid).ok_or_else(|| RpcError::internal("the process has no usable pid"))?;
@@ -325,7 +325,7 @@ impl Process {
             .map_err(|error| RpcError::internal(format!("error sending signal to process: {error}")))
     }
 
-    /// What it costs to remember it.
+    /// The memory that keeping it takes.
     fn size(&self) -> u64 {
         self.output.held() + self.config_size
     }
@@ -378,7 +378,7 @@ impl Process {
     }
 }
 
-/// Hands our ends of the descriptors to the runtime.
+/// Registers our ends of the descriptors with the runtime.
 fn connect(ends: Ends) -> io::Result<(Input, Vec<Source>)> {
     match ends {
         Ends::Terminal(master) => {
@@ -397,8 +397,8 @@ fn connect(ends: Ends) -> io::Result<(Input, Vec<Source>)> {
     }
 }
 
-/// Ends after that much time in which the sandbox ran. A pause freezes us too, and is seen by a
-/// sleep that took far longer than asked; a command that was paused has not used its time.
+/// Waits for this much time in which the sandbox ran. A pause freezes this process too, and shows as a sleep
+/// that took far longer than requested; the time of a paused command does not count.
 async fn lived(lifetime: Option<Duration>) {
     const STEP: Duration = Duration::from_secs(5);
     let Some(mut rest) = lifetime else {
@@ -467,7 +467,7 @@ fn check_cwd(cwd: &Path) -> Result<(), RpcError> {
     }
 }
 
-/// The user's own variables, then the sandbox's, then the request's; the last one counts.
+/// The user's own variables, then the sandbox's, then the request's; the last one wins.
 fn environment(
     account: &Account,
     sandbox: &BTreeMap<String, String>,
@@ -491,7 +491,7 @@ fn environment(
     Ok(env.into_iter().collect())
 }
 
-/// Running out of something is worth another try; anything else is the request's fault.
+/// Running out of a resource is worth a retry; anything else is the request's fault.
 fn start_error(command: &str, error: &io::Error) -> RpcError {
     let code = match error.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE | libc::ENOSPC) => {
@@ -543,7 +543,7 @@ mod tests {
         assert_eq!((remembered(), processes.lock().living()), (REMEMBERED_LIMIT, 0));
         tokio::time::sleep(SWEEP_EVERY * 59).await;
         assert_eq!(remembered(), REMEMBERED_LIMIT);
-        // One that got the number of another outlives the memory of that one.
+        // A process that got the pid of another outlives the record of that one.
         end(299);
         tokio::time::sleep(SWEEP_EVERY * 3).await;
         assert_eq!(remembered(), 1);

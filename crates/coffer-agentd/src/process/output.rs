@@ -1,11 +1,10 @@
-//! What a process has written, for every reader that comes early, late or again.
+//! The output of a process, for readers that come early, late or again.
 //!
-//! Each process has one bounded ring. A reader walks it with a cursor: it starts at the oldest output
-//! that is still there, or exactly where it was when its connection broke, and goes on with what
-//! comes. While someone reads, the process waits for the slowest reader, as it would at a pipe, but a
-//! reader that takes nothing for [`STALL_LIMIT`] is cut off and the process goes on. A reader that can
-//! come back and vanished has its place held for as long. While nobody reads, the oldest output makes
-//! room. So memory is bounded whatever readers do.
+//! Each process has one bounded ring. A reader walks it with a cursor: it starts at the oldest output that is
+//! still there, or exactly where its connection broke, and continues with new output. While there are readers,
+//! the process waits for the slowest one, as it would at a pipe, but a reader that takes nothing for
+//! [`STALL_LIMIT`] is cut off and the process continues. If a reader that can resume disconnects, its place is
+//! held for as long. Without readers, the oldest output is dropped. So memory is bounded whatever readers do.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -21,25 +20,25 @@ use coffer_wire::envd::process::process_event::EndEvent;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Output of one process that a late reader gets. The journal holds as much, and shares it.
+/// Most output of one process that a late reader gets. The journal keeps as much, and shares it.
 pub(crate) const RETAINED_OUTPUT: usize = 4 << 20;
 
-/// The rings of all living processes together; each gets less when there are many.
+/// The rings of all running processes together; with many processes each gets less.
 const RETAINED_TOTAL: usize = 32 << 20;
 
-/// What a process may always keep.
+/// The least that a process may keep.
 const RETAINED_LEAST: usize = 64 << 10;
 
 /// How long the process waits for a reader that takes nothing.
 pub(crate) const STALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a chunk costs beside its bytes, so that a million tiny ones are not free.
+/// The overhead of a chunk, so that a million tiny ones are not free.
 const CHUNK_COST: usize = 96;
 
-/// Rings of processes that have not ended.
+/// Rings of running processes.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// What a process wrote at once, and where in its stream.
+/// One write of a process, and its position in the stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Chunk {
     pub(crate) stream: OutputStream,
@@ -52,11 +51,11 @@ pub(crate) struct Chunk {
 pub(crate) enum Item {
     Data(Chunk),
     End(EndEvent),
-    /// The reader was too slow; there is nothing more for it.
+    /// The reader was too slow; it gets nothing more.
     Lost,
 }
 
-/// There is no output at the place that a reader asked for.
+/// The requested output no longer exists.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct OutOfRange {
     stream: &'static str,
@@ -74,30 +73,30 @@ impl fmt::Display for OutOfRange {
 
 #[derive(Debug)]
 struct Cursor {
-    /// Number of the chunk it takes next.
+    /// The next chunk's number.
     next: u64,
-    /// Cost of everything before that chunk.
+    /// The cost of everything before that chunk.
     consumed: u64,
     moved: Instant,
     lost: bool,
-    /// What comes before is not for this reader.
+    /// Earlier output is not for this reader.
     from: Offsets,
 }
 
 #[derive(Debug, Default)]
 struct Ring {
     chunks: VecDeque<Chunk>,
-    /// Where the oldest output that is still here begins, and where the newest ends.
+    /// The range of output that is still here.
     kept: Offsets,
     written: Offsets,
     /// Number of the oldest chunk.
     first: u64,
-    /// Cost of all chunks ever, and of those already gone.
+    /// The cost of all chunks ever, and of the dropped ones.
     pushed: u64,
     evicted: u64,
     cursors: HashMap<u64, Cursor>,
     next_cursor: u64,
-    /// The place of the last reader that vanished and may come back; one, so that there are not many.
+    /// The place of the last reader that disconnected and may resume; only one, so that there are not many.
     held: Option<u64>,
     end: Option<EndEvent>,
 }
@@ -121,7 +120,7 @@ impl Output {
         })
     }
 
-    /// Adds what the process wrote and says where it begins; after the end it is nobody's any more.
+    /// Adds output and returns its position; after the end it is dropped.
     pub(crate) fn push(&self, stream: OutputStream, data: Bytes) -> Option<u64> {
         let mut ring = self.lock();
         if ring.end.is_some() {
@@ -138,7 +137,7 @@ impl Output {
         Some(offset)
     }
 
-    /// No output follows. Only the first end counts.
+    /// Marks the end of the output. Only the first end counts.
     pub(crate) fn end(&self, end: EndEvent) {
         let mut ring = self.lock();
         if ring.end.is_none() {
@@ -158,7 +157,7 @@ impl Output {
         self.lock().pushed
     }
 
-    /// What the ring holds now.
+    /// The bytes in the ring now.
     pub(crate) fn held(&self) -> u64 {
         let ring = self.lock();
         ring.pushed - ring.evicted
@@ -169,19 +168,19 @@ impl Output {
         self.lock().slowest(limit()).is_some()
     }
 
-    /// Waits until every reader has caught up enough, cutting off those that do not move.
+    /// Waits until every reader has caught up enough, and cuts off those that do not move.
     pub(crate) async fn room(&self) {
         let mut changes = self.room.subscribe();
         loop {
             let Some(deadline) = self.give_up_on_stalled() else {
                 return;
             };
-            // Neither outcome matters by itself: the ring is looked at again.
+            // The outcome does not matter: the ring is checked again.
             let _moved_or_late = tokio::time::timeout_at(deadline, changes.changed()).await;
         }
     }
 
-    /// Cuts off readers that are late; otherwise says when the next one will be.
+    /// Cuts off stalled readers, or returns when the next one will be stalled.
     fn give_up_on_stalled(&self) -> Option<Instant> {
         let mut ring = self.lock();
         let now = Instant::now();
@@ -206,7 +205,7 @@ impl Output {
         deadline
     }
 
-    /// Reads from `from` on, or from the oldest output that is still there.
+    /// Creates a reader from `from` on, or from the oldest output.
     pub(crate) fn reader(self: &Arc<Self>, from: Option<Offsets>) -> Result<Reader, OutOfRange> {
         let mut ring = self.lock();
         let from = match from {
@@ -221,7 +220,7 @@ impl Output {
         ring.next_cursor += 1;
         let mut cursor =
             Cursor { next: ring.first, consumed: ring.evicted, moved: Instant::now(), lost: false, from };
-        // The process does not wait until this reader has come past what it had before.
+        // The process does not wait while this reader passes output that it already had.
         for had in ring.chunks.iter().take_while(|chunk| chunk.after(from).is_none()) {
             cursor.pass(had);
         }
@@ -245,7 +244,7 @@ impl Drop for Output {
 }
 
 impl Ring {
-    /// Drops the oldest chunks that everyone has had, down to `limit`.
+    /// Drops the oldest chunks that every reader has had, down to `limit`.
     fn evict(&mut self, limit: u64) {
         let unread = self.cursors.values().filter(|cursor| !cursor.lost).map(|cursor| cursor.next).min();
         while self.pushed - self.evicted > limit && unread.is_none_or(|unread| self.first < unread) {
@@ -258,14 +257,14 @@ impl Ring {
         }
     }
 
-    /// Holds the place of a reader that is gone, and gives up the one that was held before.
+    /// Holds the place of a reader that is gone, and releases the previously held one.
     fn hold(&mut self, place: Option<u64>) {
         if let Some(before) = std::mem::replace(&mut self.held, place) {
             self.cursors.remove(&before);
         }
     }
 
-    /// A place that a reader asks for, if all from there on is here.
+    /// Checks a requested position: everything from there on must exist.
     fn checked(&self, from: Offsets) -> Result<Offsets, OutOfRange> {
         let streams = [
             ("stdout", from.stdout, self.kept.stdout, self.written.stdout),
@@ -278,7 +277,7 @@ impl Ring {
         }
     }
 
-    /// The reader that holds the process up, and when it last took something.
+    /// The reader that blocks the process, and when it last took something.
     fn slowest(&self, limit: u64) -> Option<(u64, Instant)> {
         self.cursors
             .iter()
@@ -324,30 +323,30 @@ impl Chunk {
     }
 }
 
-/// One reader's place. While it lives, the process waits for it.
+/// One reader's position. While it exists, the process waits for it.
 #[derive(Debug)]
 pub(crate) struct Reader {
     output: Arc<Output>,
     changes: watch::Receiver<u64>,
     id: u64,
     from: Offsets,
-    /// Until it has had everything.
+    /// Until it has read everything.
     holds_place: bool,
 }
 
 impl Reader {
-    /// For a reader that would go on where it was: should it vanish, its place is held for a while.
+    /// For a reader that can resume: if it disconnects, its place is held for a while.
     pub(crate) fn holding_place(mut self) -> Self {
         self.holds_place = true;
         self
     }
 
-    /// Where in each stream it began.
+    /// The position in each stream at which it began.
     pub(crate) fn from(&self) -> Offsets {
         self.from
     }
 
-    /// The next piece, waiting for it if need be. Safe to drop and call again.
+    /// The next item; waits for it. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Item {
         loop {
             self.changes.mark_unchanged();
@@ -414,7 +413,7 @@ mod tests {
         output.reader(None).unwrap()
     }
 
-    /// All that is left for a reader of an ended process.
+    /// Everything left for a reader of an ended process.
     async fn rest(mut reader: Reader) -> Vec<Chunk> {
         let mut seen = Vec::new();
         loop {
@@ -537,7 +536,7 @@ mod tests {
         let output = Output::new();
         let mut had = 0;
         let mut from = Offsets::default();
-        // Twice it comes back in time, and the process has waited for it.
+        // Twice it resumes in time, and the process has waited for it.
         for _ in 0..2 {
             let mut reader = output.reader(Some(from)).unwrap().holding_place();
             while let Ok(item) = tokio::time::timeout(Duration::ZERO, reader.next()).await {
@@ -555,12 +554,12 @@ mod tests {
             };
             tokio::time::timeout(STALL_LIMIT / 2, writing).await.unwrap_err();
         }
-        // Others that leave while it is away do not cost it its place; the next one of its kind does.
+        // Others that leave meanwhile do not cost it its place; the next one of its kind does.
         drop(from_start(&output));
         assert_eq!((output.is_full(), output.lock().cursors.len()), (true, 1));
         drop(from_start(&output).holding_place());
         assert_eq!(output.lock().cursors.len(), 1);
-        // In the end the process goes on.
+        // In the end the process continues.
         tokio::time::timeout(STALL_LIMIT, output.room()).await.unwrap();
         for byte in 0..250 {
             output.room().await;

@@ -1,4 +1,4 @@
-//! From the descriptors that a process writes to, to its ring and the journal.
+//! Moves output from a process's descriptors to its ring and the journal.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,8 +18,8 @@ use crate::journal::Journal;
 const PIPE_CHUNK: usize = 32 << 10;
 const TERMINAL_CHUNK: usize = 16 << 10;
 
-/// A process that left its output open to a child of its own is given this long of silence, and
-/// this long at all, before it counts as ended.
+/// How long an ended process whose child keeps its output open may be silent, and how long it may take in
+/// all, before it counts as ended.
 const DRAIN_SILENCE: Duration = Duration::from_millis(150);
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
@@ -30,8 +30,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Takes all there is until the end, also after the process: whoever holds the other end must
-    /// neither block nor die of a broken pipe.
+    /// Reads to the end, also after the process has ended: the writer must neither block nor die of a broken
+    /// pipe.
     pub(super) async fn pump(self, process: &Process, journal: &Journal) {
         let output = &process.output;
         loop {
@@ -51,7 +51,7 @@ impl Source {
         }
     }
 
-    /// The buffer lives on the stack of this call alone, so an idle process costs none.
+    /// The buffer is only on the stack of this call, so an idle process costs none.
     fn take(&self, ready: &mut AsyncFdReadyGuard<'_, OwnedFd>) -> Taken {
         let mut buffer = [0; PIPE_CHUNK];
         let length = match self.stream {
@@ -62,7 +62,7 @@ impl Source {
         match ready.try_io(|fd| Ok(rustix::io::read(fd.get_ref(), &mut *buffer)?)) {
             Err(_would_block) => Taken::Nothing,
             Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => Taken::Nothing,
-            // A terminal whose other side is closed says EIO.
+            // A terminal whose other side is closed returns EIO.
             Ok(Ok(0) | Err(_)) => Taken::Last,
             Ok(Ok(length)) => Taken::Data(Bytes::copy_from_slice(&buffer[..length])),
         }
@@ -75,14 +75,14 @@ enum Taken {
     Last,
 }
 
-/// Waits until all output of an ended process is here, but not for ever: a child of its own may
-/// hold the other end open.
+/// Waits until all output of an ended process has arrived, but not for ever: a child may keep the other end
+/// open.
 pub(super) async fn drained(output: &Output, pumps: &[JoinHandle<()>]) {
     const STEP: Duration = Duration::from_millis(10);
     let mut silent = Duration::ZERO;
     let mut waited = Duration::ZERO;
     let mut progress = output.progress();
-    // The usual case: everything is at its end as soon as the pumps have had a turn.
+    // The usual case: everything ends as soon as the pumps have run.
     for _ in 0..16 {
         if pumps.iter().all(JoinHandle::is_finished) {
             return;
@@ -95,7 +95,7 @@ pub(super) async fn drained(output: &Output, pumps: &[JoinHandle<()>]) {
         }
         tokio::time::sleep(STEP).await;
         if output.is_full() {
-            // A reader is behind; that is not the process's time.
+            // A reader is behind; that time does not count.
             continue;
         }
         waited += STEP;

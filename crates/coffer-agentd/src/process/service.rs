@@ -1,4 +1,4 @@
-//! `process.Process` as clients call it.
+//! The RPC service `process.Process`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,10 +28,10 @@ use crate::connect::{self, Code, EventSink, MessageSource, RpcError};
 use crate::headers;
 use crate::reply::Reply;
 
-/// How long an answer waits for a killed process to be gone.
+/// How long an answer waits for a killed process to end.
 const KILL_TIME: Duration = Duration::from_millis(500);
 
-/// Answers one method; nothing when there is no such method.
+/// Handles one method; `None` for an unknown one.
 pub(crate) async fn call(
     agent: &Arc<Agent>,
     method: &str,
@@ -75,7 +75,7 @@ pub(crate) async fn call(
                 let signal = signal(request.signal)?;
                 process.signal(signal)?;
                 if signal == Signal::KILL {
-                    // So that who was told of the kill finds nobody any more.
+                    // So that the caller does not find the killed process any more.
                     let _slow = tokio::time::timeout(KILL_TIME, process.exit()).await;
                 }
                 Ok(SendSignalResponse {})
@@ -95,7 +95,7 @@ pub(crate) async fn call(
 }
 
 impl Processes {
-    /// The process a client means, alive or ended a moment ago.
+    /// The process that a client names, running or recently ended.
     fn find(&self, selector: Option<ProcessSelector>) -> Result<Arc<Process>, RpcError> {
         let known = self.lock();
         match selector.and_then(|selector| selector.selector) {
@@ -108,7 +108,7 @@ impl Processes {
                 .by_pid
                 .values()
                 .filter(|process| process.tag.as_deref() == Some(&tag))
-                // A tag may be used again; the living come before the dead.
+                // A tag may be used again; running processes come before ended ones.
                 .min_by_key(|process| process.output.has_ended())
                 .map(Arc::clone)
                 .ok_or_else(|| RpcError::not_found(format!("process with tag {tag} not found"))),
@@ -126,7 +126,7 @@ impl Processes {
 }
 
 impl Process {
-    /// A reader for a client that does, or does not, know how much it has had.
+    /// A reader for a client, with or without its offsets.
     fn read(&self, from: Option<Offsets>, offsets: bool) -> Result<Reader, RpcError> {
         let reader = self.output.reader(from);
         let reader = reader.map_err(|error| RpcError::new(Code::OutOfRange, error.to_string()))?;
@@ -141,7 +141,7 @@ async fn start(agent: &Arc<Agent>, headers: &HeaderMap, body: Incoming) -> Reply
     let keepalive = headers::keepalive(headers);
     let processes = Arc::clone(&agent.processes);
     connect::server_stream(headers, body, |request: StartRequest, sink| {
-        // Started here and not in the stream's own task, which a hasty client could cancel.
+        // Start it here and not in the stream's own task, which a client could cancel.
         let started = account.and_then(|account| {
             let lifetime = lifetime?;
             let offsets = request.offsets;
@@ -195,7 +195,7 @@ struct Follow {
     deadline: Option<Instant>,
     /// Whether this client's deadline is the process's own.
     owner: bool,
-    /// Whether this client asked where its data stands.
+    /// Whether this client asked for offsets.
     offsets: bool,
 }
 
@@ -219,7 +219,7 @@ impl Follow {
                         }),
                         offset: self.offsets.then_some(offset),
                     }),
-                    // To the one who set the time, the end is the timeout and not the kill.
+                    // The client that set the timeout gets the timeout, not the kill.
                     Item::End(_) if self.owner && process.timed_out.load(Ordering::Relaxed) => {
                         return Err(deadline_exceeded());
                     }
@@ -242,7 +242,7 @@ impl Follow {
         }
     }
 
-    /// Sends it; true when nobody is there any more.
+    /// Sends an event; true if the client is gone.
     async fn event(&self, event: Event) -> bool {
         let message = StartResponse { event: Some(ProcessEvent { event: Some(event) }) };
         self.sink.send(&message).await.is_err()

@@ -1,4 +1,4 @@
-//! Starting a process: descriptors, identity, session.
+//! Starts processes: descriptors, identity, session.
 
 use std::ffi::CString;
 use std::io;
@@ -15,11 +15,10 @@ use rustix::termios::Winsize;
 
 use crate::account::Account;
 
-/// Above the 500 that a sandbox starts with, so that the kernel ends what a user runs before agentd, which serves
-/// the sandbox.
+/// Above the 500 that a sandbox starts with, so that the kernel kills a user's programs before agentd.
 const OOM_SCORE: &[u8] = b"600";
 
-/// What to start.
+/// The process to start.
 #[derive(Debug)]
 pub(super) struct Spec<'a> {
     pub(super) command: &'a str,
@@ -30,7 +29,7 @@ pub(super) struct Spec<'a> {
     pub(super) io: Io,
 }
 
-/// What its standard descriptors are.
+/// Its standard descriptors.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Io {
     Pipes { stdin: bool },
@@ -44,7 +43,7 @@ pub(super) enum Ends {
     Terminal(OwnedFd),
 }
 
-/// Starts it in a session of its own. Nobody waits for the child here: the reaper does.
+/// Starts it in its own session. The reaper waits for the child, not this function.
 pub(super) fn spawn(spec: &Spec<'_>) -> io::Result<(u32, Ends)> {
     let mut command = Command::new(spec.command);
     command.args(spec.args).env_clear();
@@ -88,13 +87,13 @@ fn pipes(command: &mut Command, stdin: bool) -> io::Result<Ends> {
 fn terminal(command: &mut Command, size: Winsize, uid: u32) -> io::Result<OwnedFd> {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::unlockpt(&ours)?;
-    // By descriptor, not by name: what `/dev/pts` shows is not ours to trust.
+    // By descriptor, not by name: `/dev/pts` in the sandbox is not trusted.
     let theirs = rustix::pty::ioctl_tiocgptpeer(
         &ours,
         OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC,
     )?;
     rustix::termios::tcsetwinsize(&ours, size)?;
-    // So that programs that open their terminal by name may. Best effort: most do not.
+    // So that programs can open their terminal by name. Best effort: most do not.
     let _refused = rustix::fs::fchown(&theirs, Some(rustix::fs::Uid::from_raw(uid)), None);
     command.stdin(theirs.try_clone()?);
     command.stdout(theirs.try_clone()?);
@@ -108,7 +107,7 @@ fn not_blocking(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What the child becomes before it executes its program.
+/// The identity of the child before it executes its program.
 struct Identity {
     uid: u32,
     gid: u32,
@@ -120,7 +119,7 @@ struct Identity {
 impl Identity {
     /// Runs in the child, after its standard descriptors are in place.
     fn assume(&self) -> io::Result<()> {
-        // A session of its own: signals and hang-ups of one command stay with it.
+        // Its own session: signals and hang-ups of one command stay with it.
         rustix::process::setsid()?;
         if self.terminal {
             rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
@@ -130,12 +129,12 @@ impl Identity {
         rustix::process::umask(Mode::from_raw_mode(0o022));
         close_others()?;
         self.drop_privilege()?;
-        // Last, with the user's own rights: a directory it may not enter is not entered.
+        // Last, with the user's own rights: a directory that the user may not enter must fail.
         rustix::process::chdir(self.cwd.as_c_str())?;
         Ok(())
     }
 
-    /// Straight to the kernel: the C library would first gather all threads, and only we are left.
+    /// Direct system calls: the C library would first synchronise all threads, and only this one exists.
     fn drop_privilege(&self) -> io::Result<()> {
         let (uid, gid) = (self.uid, self.gid);
         // SAFETY: the pointer and length describe a live slice of ids that the kernel only reads.
@@ -155,7 +154,7 @@ fn check(result: libc::c_long) -> io::Result<()> {
     Ok(())
 }
 
-/// What we or our parents ignore must not stay ignored in a user's program.
+/// Resets signals that we or our parents ignore.
 fn reset_signals() {
     for signal in 1..=64 {
         // SAFETY: sets a default disposition; the few signals that have none are refused.
@@ -173,7 +172,7 @@ fn raise_oom_score() {
     }
 }
 
-/// Nothing but the standard descriptors crosses the exec, whatever was left open.
+/// Only the standard descriptors cross the exec.
 fn close_others() -> io::Result<()> {
     // SAFETY: only marks descriptors; those in use here stay open until the exec.
     let marked = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };

@@ -1,4 +1,4 @@
-//! Ending a command with all it started.
+//! Ends a command with everything it started.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-/// Sweeps until nothing is found; a fork bomb that outruns them is for the pid limit to end.
+/// Sweeps until nothing is found; the pid limit stops a fork bomb that outruns them.
 const SWEEPS: u32 = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +15,10 @@ struct Place {
     session: u32,
 }
 
-/// Kills everything in the session of `leader` and everything descended from its members.
+/// Kills everything in the session of `leader` and all descendants of its members.
 ///
-/// A process that left the session is still found through its parents; one that also lost its
-/// parents has become a daemon and lives on, as it would after a logout.
+/// A process that left the session is still found through its parents; one that also lost its parents is a
+/// daemon and keeps running, as after a logout.
 pub(super) async fn kill_all(leader: u32) {
     let mut condemned = HashSet::from([leader]);
     for _ in 0..SWEEPS {
@@ -33,7 +33,7 @@ pub(super) async fn kill_all(leader: u32) {
     }
 }
 
-/// The living members; `condemned` remembers parents whose children may yet appear.
+/// The running members; `condemned` remembers parents whose children may still appear.
 fn members(leader: u32, condemned: &mut HashSet<u32>) -> Vec<u32> {
     let places = places();
     let own = std::process::id();
@@ -49,12 +49,12 @@ fn members(leader: u32, condemned: &mut HashSet<u32>) -> Vec<u32> {
         }
     }
     let living: Vec<u32> = places.keys().filter(|pid| condemned.contains(*pid)).copied().collect();
-    // What is gone may have its number given to a stranger.
+    // The pid of an ended process may belong to another now.
     condemned.retain(|pid| places.contains_key(pid));
     living
 }
 
-/// Where each process stands; the dead that wait to be reaped are left out.
+/// The parent, group and session of each process, without zombies.
 fn places() -> HashMap<u32, Place> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return HashMap::new();
@@ -68,7 +68,7 @@ fn places() -> HashMap<u32, Place> {
         .collect()
 }
 
-/// From `pid (name) state ppid pgrp session …`; the name may hold anything, also parentheses.
+/// Parses `pid (name) state ppid pgrp session …`; the name may contain anything, also parentheses.
 fn place(stat: &str) -> Option<Place> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -88,7 +88,7 @@ fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Zero and one mean something else to `kill`.
+/// Zero and one have another meaning for `kill`.
 pub(super) fn as_pid(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().filter(|pid| *pid > 1).and_then(Pid::from_raw)
 }

@@ -1,4 +1,4 @@
-//! What the server alone may ask, and what keeps others out.
+//! Routes that only the server may use, and refusals of others.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ async fn a_token_keeps_others_out() {
     }
     let headers = [("content-type", "application/json"), ("x-access-token", "secret")];
     assert_eq!(agentd.post("/process.Process/List", &headers, "{}").await.status, StatusCode::OK);
-    // Only the server's socket gets here, and its word replaces the token.
+    // Only the server's socket gets here, and it replaces the token.
     agentd.init(json!({})).await;
     assert_eq!(agentd.get("/metrics", &[]).await.status, StatusCode::OK);
 }
@@ -164,8 +164,8 @@ async fn tunnels_lead_to_loopback_and_nowhere_else() {
 async fn oversized_requests_are_refused_and_nothing_breaks() {
     let agentd = Agentd::start().await;
     let headers = [("content-type", "application/json")];
-    // Too long by its last bytes, so that all of it is sent before it is refused: who is refused while sending may
-    // not get to read why.
+    // Too long by its last bytes, so that all of it is sent before it is refused: a client that is refused
+    // while sending may not read the reason.
     let huge = format!("{{\"path\": \"{}\"}}", "x".repeat(16 << 20));
     let answer = agentd.post("/filesystem.Filesystem/Stat", &headers, huge).await;
     assert_eq!(answer.json()["code"], "resource_exhausted");

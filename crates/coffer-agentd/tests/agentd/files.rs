@@ -18,7 +18,7 @@ use crate::support::{Agentd, AnyBody, peak_memory, read, request, within};
 const OCTETS: (&str, &str) = ("content-type", "application/octet-stream");
 const FORM: (&str, &str) = ("content-type", "multipart/form-data; boundary=xyz");
 
-/// Transfers of any size fit into this.
+/// Transfers of any size fit into this much memory.
 const FLAT: u64 = 48 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -143,7 +143,7 @@ async fn parts_and_conditions_are_honoured() {
     assert_eq!((answer.status, answer.body.len()), (StatusCode::NOT_MODIFIED, 0));
     let head = agentd.call(request(Method::HEAD, &target, &[], "")).await;
     assert_eq!((head.status, head.header("content-length"), head.body.len()), (StatusCode::OK, "10", 0));
-    // Files that do not know their size.
+    // Files that report no size.
     let answer = agentd.get("/files?path=/proc/self/comm", &[]).await;
     assert_eq!(&answer.body[..], b"coffer-agentd\n");
 }
@@ -258,7 +258,7 @@ async fn a_gibibyte_down_takes_no_memory() {
         total += frame.unwrap().data_ref().unwrap().len() as u64;
     }
     assert_eq!(total, GIB);
-    // A client that stops reading stops the reading.
+    // If a client stops reading, agentd stops reading the file.
     let mut stalled = agentd.send(request(Method::GET, &target, &[], "")).await.into_body();
     assert!(stalled.frame().await.is_some());
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
@@ -368,7 +368,7 @@ async fn signed_urls_open_one_file() {
     agentd.init(json!({"accessToken": token, "defaultUser": "root"})).await;
     let user = "username=user&signature=v1_gUtH%2Fs9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E";
     let signed = agentd.get(&format!("/files?path=hello.txt&{user}"), &[]).await;
-    // The signature is right, so what is missing is the user or its file.
+    // The signature is right, so the user or its file is missing.
     assert_ne!(signed.json()["message"], "invalid signature");
     let other = agentd.get(&format!("/files?path=other.txt&{user}"), &[]).await;
     assert_eq!(other.json(), json!({"code": 401, "message": "invalid signature"}));

@@ -1,4 +1,4 @@
-//! agentd as its clients meet it: the built binary, over its socket.
+//! agentd as its clients use it: the built binary, over its socket.
 #![expect(clippy::unwrap_used, reason = "a test says what went wrong by failing")]
 #![allow(
     clippy::disallowed_methods,

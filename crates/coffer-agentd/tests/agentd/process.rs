@@ -80,7 +80,7 @@ async fn errors_of_streams_come_in_the_last_envelope() {
         json!({"code": "unauthenticated", "message": "invalid username: 'nobody-at-all'"})
     );
 
-    // A failed start leaves nothing to be collected.
+    // A failed start leaves nothing to reap.
     eventually("all of them are collected", || zombies(agentd.pid()) == 0).await;
 }
 
@@ -226,7 +226,7 @@ async fn a_timeout_ends_everything_the_command_started() {
     assert_eq!(events.error().await["code"], "deadline_exceeded");
     assert!(started.elapsed() >= Duration::from_secs(4));
     eventually("all of them are gone", || running("sleep 4712.") == 0).await;
-    // To those who only watch, it was killed.
+    // Other clients see that it was killed.
     let late = agentd.stream("process.Process/Connect", json!({"process": {"pid": pid}})).await;
     assert_eq!(late.finish().await.end, killed());
     eventually("all of them are collected", || zombies(agentd.pid()) == 0).await;

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Agentd, Events, base64, eventually, peak_memory, unbase64, within};
 
-/// Whatever readers do, agentd fits into this.
+/// agentd's memory limit, whatever readers do.
 const FLAT: u64 = 48 << 20;
 
-/// A client that knows how much of each stream it has, as one that resumes must.
+/// A client that knows how much of each stream it has, as resuming requires.
 #[derive(Debug, Default)]
 struct Follower {
     stdout: Vec<u8>,
@@ -43,7 +43,7 @@ impl Follower {
         self.exit_code.is_none()
     }
 
-    /// Goes on where it was, takes so many events and leaves without a word.
+    /// Resumes where it was, takes this many events and disconnects.
     async fn resume(&mut self, agentd: &Agentd, pid: u32, events: usize) {
         let mut stream = connect(agentd, pid, json!({"resumeFrom": self.had()})).await;
         let start = stream.next().await["event"]["start"].clone();
@@ -93,7 +93,7 @@ async fn a_stream_that_breaks_goes_on_without_loss_or_repetition() {
     assert_eq!(String::from_utf8(follower.stderr.clone()).unwrap(), lines("-"));
     assert_eq!(follower.exit_code, Some(9));
 
-    // Who has had everything still learns how it ended; who has had nothing gets all of it.
+    // A client that has everything still gets the end; one that has nothing gets all of it.
     follower.exit_code = None;
     follower.resume(&agentd, pid, 1).await;
     assert_eq!(follower.exit_code, Some(9));
@@ -151,7 +151,7 @@ async fn output_that_is_gone_is_out_of_range() {
     refused(json!({"stdout": 8_000_005})).await;
     refused(json!({"stdout": 8_000_000, "stderr": 1})).await;
 
-    // What is kept says where it begins, and can be resumed from there.
+    // The error says which range is kept, and can be resumed from there.
     let mut events = connect(&agentd, pid, json!({"offsets": true})).await;
     let [kept, ..] = offsets(&events.next().await["event"]["start"]);
     assert!(kept > 0);
@@ -191,7 +191,7 @@ async fn a_terminal_goes_on_where_it_was() {
     let shown = String::from_utf8(follower.pty).unwrap();
     assert_eq!((shown.matches("one1").count(), shown.matches("two2").count()), (1, 1), "{shown}");
     assert_eq!(follower.exit_code, Some(3));
-    // One that opens the terminal anew sees the same screen.
+    // A client that opens the terminal again sees the same screen.
     assert_eq!(connect(&agentd, pid, json!({})).await.finish().await.pty, shown);
 }
 
@@ -206,7 +206,7 @@ async fn a_reader_that_does_not_read_costs_little_and_ends_nothing() {
     assert!(written < 64_000_000 && !Path::new(&done).exists(), "{written}");
     assert_eq!(kept, 0, "nothing is dropped while it waits");
     assert_eq!(agentd.get("/health", &[]).await.status, StatusCode::NO_CONTENT);
-    // Once the reader is gone (or has stood still for too long), the process goes on.
+    // Once the reader is gone (or has stalled for too long), the process continues.
     drop(stuck);
     eventually("it goes on without its reader", || Path::new(&done).exists()).await;
     let late = connect(&agentd, pid, json!({})).await.finish().await;
@@ -215,7 +215,7 @@ async fn a_reader_that_does_not_read_costs_little_and_ends_nothing() {
     assert!(peak < FLAT, "{peak}");
 }
 
-/// Waits until there is much output that grows no more, and gives its range.
+/// Waits until there is much output that no longer grows, and returns its range.
 async fn stands_still(agentd: &Agentd, pid: u32) -> [u64; 2] {
     let standing = async {
         let mut before = [0; 2];
@@ -231,7 +231,7 @@ async fn stands_still(agentd: &Agentd, pid: u32) -> [u64; 2] {
     within(standing).await
 }
 
-/// From where to where standard output is kept: nobody has had this much of it.
+/// The kept range of standard output: no client has had this much of it.
 async fn range(agentd: &Agentd, pid: u32) -> [u64; 2] {
     let beyond = json!({"resumeFrom": {"stdout": u64::MAX}});
     let error = connect(agentd, pid, beyond).await.error().await;

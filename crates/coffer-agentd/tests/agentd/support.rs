@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 
 pub(crate) type AnyBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Nothing here takes longer, however busy the machine is.
+/// No step here takes longer, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Agentd {
@@ -28,14 +28,14 @@ pub(crate) struct Agentd {
 }
 
 impl Agentd {
-    /// Starts one that runs everything as root, which is who runs these tests.
+    /// Starts one that runs everything as root, the user of these tests.
     pub(crate) async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
     pub(crate) async fn start_with(arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Users other than root have to get to what is in it.
+        // Other users must be able to access it.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).unwrap();
         let socket = dir.path().join("agentd.sock");
@@ -56,8 +56,8 @@ impl Agentd {
         agentd
     }
 
-    /// Starts one as the first process of a pid namespace, with its listener as descriptor 3, as a
-    /// node does. Nothing when the machine does not allow that.
+    /// Starts one as the first process of a pid namespace, with its listener as descriptor 3, like a node.
+    /// `None` if the machine does not allow that.
     pub(crate) async fn start_first() -> Option<Self> {
         let unshare = ["--net", "--pid", "--fork", "--mount-proc", "--kill-child"];
         let allowed = Command::new("unshare").args(unshare).arg("true").status();
@@ -75,7 +75,7 @@ impl Agentd {
             command.pre_exec(move || as_descriptor_three(inherited));
         }
         let child = command.spawn().unwrap();
-        // From here on only agentd has it, so that its end is seen.
+        // From here on only agentd has it, so that its end is noticed.
         drop(listener);
         Some(Self { child, behind_unshare: true, dir, socket })
     }
@@ -160,7 +160,7 @@ impl Agentd {
         Events { body: response.into_body(), buffer: BytesMut::new() }
     }
 
-    /// Starts `bash -c script` and gives its pid with the rest of its events.
+    /// Starts `bash -c script` and returns its pid with the rest of its events.
     pub(crate) async fn bash(&self, script: &str) -> (u32, Events) {
         self.bash_with(script, json!({}), &[]).await
     }
@@ -187,7 +187,7 @@ impl Agentd {
 
 impl Drop for Agentd {
     fn drop(&mut self) {
-        // Where `unshare` is in between, it waits for agentd and leaves nothing behind that way.
+        // `unshare`, if in between, waits for agentd and leaves nothing behind that way.
         let pid = self.pid();
         let below = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         let below = below.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok());
@@ -231,7 +231,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// The next envelope: its flags and message, or nothing when the body ends.
+    /// The next envelope: its flags and message, or `None` when the body ends.
     pub(crate) async fn envelope(&mut self) -> Option<(u8, Value)> {
         loop {
             if self.buffer.len() >= 5 {
@@ -342,7 +342,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     panic!("never: {what}");
 }
 
-/// Living processes whose command line holds `needle`.
+/// Running processes whose command line contains `needle`.
 pub(crate) fn running(needle: &str) -> usize {
     processes()
         .filter(|pid| {
@@ -352,7 +352,7 @@ pub(crate) fn running(needle: &str) -> usize {
         .count()
 }
 
-/// Dead children of `parent` that nobody has collected.
+/// Zombie children of `parent`.
 pub(crate) fn zombies(parent: u32) -> usize {
     processes()
         .filter(|pid| {
@@ -367,7 +367,7 @@ fn processes() -> impl Iterator<Item = u32> {
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// The most memory a process has had, in bytes.
+/// The peak memory of a process, in bytes.
 pub(crate) fn peak_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

@@ -102,7 +102,7 @@ async fn a_stream_tells_as_it_happens() {
     let mut events = agentd.stream_with(WATCH_DIR, ask, &[("keepalive-ping-interval", "1")]).await;
     assert_eq!(events.next().await, json!({"start": {}}));
     assert_eq!(events.next().await, json!({"keepalive": {}}));
-    // Written by something else than agentd.
+    // Written by another program than agentd.
     std::fs::write(agentd.path("f"), "12345").unwrap();
     let mut seen = Vec::new();
     let written = loop {
@@ -157,7 +157,7 @@ async fn lost_events_are_told() {
     })
     .await
     .unwrap();
-    // First what was kept, in order; then that there was more.
+    // First the kept events, in order; then the overflow.
     assert!(agentd.poll(&watcher).await.len() >= 16_000);
     let error = agentd.rpc_error("filesystem.Filesystem/GetWatcherEvents", id).await;
     assert_eq!(error, (500, "data_loss".into()));

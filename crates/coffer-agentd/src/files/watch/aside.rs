@@ -1,4 +1,4 @@
-//! Watches while memory is saved: what the kernel watches on an overlay cannot be saved with it.
+//! Closes watches while memory is saved: inotify watches on an overlay cannot be saved.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::{Ask, Watch, Watchers, held};
 /// How long watches may take to close.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
 
-/// A watch without the kernel's part of it.
+/// A watch without its inotify instance.
 #[derive(Debug)]
 pub(super) struct SetAside {
     name: String,
@@ -22,7 +22,7 @@ pub(super) struct SetAside {
 }
 
 impl Watchers {
-    /// Closes what the kernel watches for us, which cannot be saved with our memory, and keeps what is known.
+    /// Closes the inotify instances, which cannot be saved with our memory, and keeps the rest.
     pub(crate) async fn set_aside(&self) -> bool {
         let kept = std::mem::take(&mut *self.kept.lock());
         for (name, watch) in kept {
@@ -34,7 +34,7 @@ impl Watchers {
             state.let_go(&queue);
             self.set_aside.lock().push(SetAside { name, ask: state.ask.clone(), queue, overflowed });
         }
-        // Each is closed when its task has had a turn to end.
+        // Each is closed when its task has ended.
         let closed = async {
             while self.all.lock().iter().any(|state| state.strong_count() > 0) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -43,7 +43,7 @@ impl Watchers {
         tokio::time::timeout(CLOSED_WITHIN, closed).await.is_ok()
     }
 
-    /// Watches again what was set aside. A directory that is gone is watched no more.
+    /// Restores the closed watches. A directory that is gone is no longer watched.
     pub(crate) async fn take_up(&self) {
         let set_aside = std::mem::take(&mut *self.set_aside.lock());
         for SetAside { name, ask, queue, overflowed } in set_aside {
