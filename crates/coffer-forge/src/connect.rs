@@ -1,4 +1,4 @@
-//! Ways to forges elsewhere: their clients, the repositories behind them, and what they tell us.
+//! Connections to forges: their clients, repositories and webhooks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use coffer_http::breaker::Standing;
 
 type Answer<T> = Result<T, ForgeError>;
 
-/// Where GitHub's own API is.
+/// The address of GitHub's own API.
 pub const GITHUB: &str = "https://api.github.com";
-/// Clients kept; each has what it learnt of limits, tags and tokens.
+/// Most cached clients; each knows its rate limits, ETags and tokens.
 const MOST_CLIENTS: usize = 1000;
 const LONGEST_DELIVERY: usize = 100;
 
-/// The clients of connections that were used.
+/// The clients of used connections.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     known: Mutex<HashMap<ConnectionId, Arc<Client>>>,
@@ -30,7 +30,7 @@ pub(crate) struct Clients {
     http: std::sync::OnceLock<coffer_http::Client>,
 }
 
-/// Why a delivery was not taken.
+/// Why a delivery was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     #[error("there is no such connection, or it takes no webhooks")]
@@ -43,18 +43,18 @@ pub enum WebhookError {
     Store(#[from] StoreError),
 }
 
-/// What became of a delivery that proved itself.
+/// The outcome of a verified delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
-    /// It is an event now.
+    /// It was recorded as an event.
     Recorded,
-    /// It is about nothing that the project has here.
+    /// The project has no repository for it.
     Ignored,
-    /// It was taken before.
+    /// It was recorded before.
     Repeated,
 }
 
-/// The secret that deliveries of a connection are signed with.
+/// The secret that signs a connection's deliveries.
 #[derive(Debug)]
 pub struct WebhookDoor {
     connection: ConnectionRow,
@@ -62,7 +62,7 @@ pub struct WebhookDoor {
 }
 
 impl Forges {
-    /// The address of a connection to be, as it is kept.
+    /// Checks the address of a new connection.
     pub fn address(&self, text: &str) -> Answer<String> {
         Address::parse(text, self.plain_http).map(|address| address.text())
     }
@@ -104,7 +104,7 @@ impl Forges {
         Ok(GitHubForge { client, remote, default_branch: row.default_branch.clone() })
     }
 
-    /// Puts a repository of another forge on record, once the forge has shown it to us.
+    /// Registers a repository of another forge, after reading it from the forge.
     pub async fn register(
         &self,
         scope: &ProjectScope,
@@ -114,7 +114,7 @@ impl Forges {
     ) -> Answer<RepositoryRow> {
         let client = self.client(&self.connection(scope, connection).await?)?;
         let parsed = remote.parse().map_err(|why: &str| ForgeError::invalid("remote", why))?;
-        // Any branch: the forge says which.
+        // A placeholder: the forge says which.
         let default_branch = "main".parse().map_err(|_| ForgeError::invalid("remote", "has no branch"))?;
         let forge = GitHubForge { client, remote: parsed, default_branch };
         let info = forge.repository().await?;
@@ -128,7 +128,7 @@ impl Forges {
         made.map_err(|error| ForgeError::record(error, "repository", name))
     }
 
-    /// Whether a connection's credential suffices for a repository, and what it lacks.
+    /// Whether a connection's credential suffices for a repository, and what is missing.
     pub async fn permissions(
         &self,
         scope: &ProjectScope,
@@ -141,24 +141,24 @@ impl Forges {
         GitHubForge { client, remote, default_branch }.permissions().await
     }
 
-    /// Forgets what was learnt by a connection that is gone.
+    /// Drops the client of a deleted connection.
     pub fn disconnected(&self, connection: ConnectionId) {
         self.clients.known.lock().remove(&connection);
     }
 
-    /// The breaker that is open furthest, of all connections to GitHub: closed where none was used yet.
+    /// The most open circuit breaker of all connections to GitHub: closed if none was used yet.
     pub fn github_standing(&self) -> (&'static str, Standing) {
         let known = self.clients.known.lock();
         let worst = known.values().map(|client| client.standing()).max_by_key(|standing| *standing as u8);
         (github::GITHUB_BREAKER, worst.unwrap_or(Standing::Closed))
     }
 
-    /// What is counted of all connections together.
+    /// Counters over all connections.
     pub fn github_figures(&self) -> &GitHubFigures {
         &self.clients.figures
     }
 
-    /// Finds what a delivery has to be signed with, before anything of it is read.
+    /// Finds the signing secret of a connection, before reading a delivery.
     pub async fn webhook_door(&self, connection: ConnectionId) -> Result<WebhookDoor, WebhookError> {
         let found = self.store.connection_of_any(&self.store.operator(), connection).await?;
         let connection = found.ok_or(WebhookError::Unknown)?;
@@ -169,14 +169,14 @@ impl Forges {
         Ok(WebhookDoor { connection, secret })
     }
 
-    /// Takes a delivery, once.
+    /// Records a delivery, once.
     pub async fn take_webhook(
         &self,
         door: &WebhookDoor,
         (delivery, event, signature): (&str, &str, &str),
         body: &[u8],
     ) -> Result<Delivery, WebhookError> {
-        // First of all: nothing is read of what is not proved.
+        // First of all: do not parse an unverified body.
         if !github::is_signed(door.secret.reveal(), body, signature) {
             return Err(WebhookError::Unsigned);
         }

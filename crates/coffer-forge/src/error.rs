@@ -1,4 +1,4 @@
-//! Why a forge did not do as asked.
+//! Errors of forges.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use coffer_store::{ForgeRecordError, StoreError};
 
 use crate::git::GitError;
 
-/// One closed list, whatever the forge. The text is for people and names the thing and, where there is one, the way
-/// out; programs decide by the variant.
+/// One closed list for all forges. The text is for people and names the thing and, if there is one, the fix;
+/// programs decide by the variant.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ForgeError {
     #[error("there is no {kind} {what}")]
     NotFound { kind: &'static str, what: String },
-    /// The credential is good but may not do this.
+    /// The credential is valid but may not do this.
     #[error("the token may not {doing}: it lacks {scope}")]
     PermissionMissing { doing: String, scope: String },
     #[error("the forge no longer accepts the token: it has expired, was revoked or is wrong")]
@@ -24,33 +24,33 @@ pub enum ForgeError {
     RateLimited { retry_after: Duration },
     #[error("branch `{branch}` is protected: {why}")]
     Protected { branch: String, why: String },
-    /// It cannot be merged as things stand.
+    /// It cannot be merged as it is.
     #[error("{why}{}", shown(paths))]
     Conflict { why: String, paths: Vec<String> },
-    /// There is one already, of that number.
+    /// A pull request with this number exists.
     #[error("there is pull request {number} for these branches already")]
     PullExists { number: i64 },
-    /// It was changed by somebody else meanwhile.
+    /// Another request changed it meanwhile.
     #[error("{why}")]
     Raced { why: String },
     #[error("{field} {why}")]
     Invalid { field: &'static str, why: String },
     #[error("{what} is larger than {most} bytes")]
     TooLarge { what: &'static str, most: u64 },
-    /// What a push or a bundle brings.
+    /// A push or a bundle.
     #[error("the pack {why}")]
     PackTooLarge { why: String },
     #[error("{0}")]
     OverQuota(coffer_store::OverQuota),
     #[error(transparent)]
     DiskLow(#[from] crate::DiskLow),
-    /// The forge does not answer, or is being left alone after it did not.
+    /// The forge does not answer, or its circuit breaker is open.
     #[error("the forge does not answer: {why}")]
     Unreachable { why: String, retry_after: Option<Duration> },
-    /// What was recorded is not there yet.
+    /// The record does not exist yet.
     #[error("the record is being written; try again in a moment")]
     Busy,
-    /// The project has as much git work under way as it may.
+    /// The project has used up its share of git work.
     #[error(transparent)]
     PoolBusy(#[from] coffer_shares::Full),
     #[error("the forge answered in a way that cannot be understood: {0}")]
@@ -72,7 +72,7 @@ fn shown(paths: &[String]) -> String {
 }
 
 impl ForgeError {
-    /// Whether the same request may do better later, with nothing changed.
+    /// Whether the same request may succeed later without any change.
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::RateLimited { .. } | Self::Unreachable { .. } | Self::Busy | Self::PoolBusy(_) => true,
@@ -94,7 +94,7 @@ impl ForgeError {
         Self::Invalid { field, why: why.into() }
     }
 
-    /// There may be so many bytes at once, or so many are left.
+    /// The pack exceeds the allowed size, or what is left of it.
     pub(crate) fn pack_too_large(most: u64) -> Self {
         let why = format!(
             "is larger than {}, which is what is left of `forge.max_push` or `forge.max_repository`",
@@ -103,14 +103,14 @@ impl ForgeError {
         Self::PackTooLarge { why }
     }
 
-    /// Its objects do not fit the memory of one git process.
+    /// Its objects need more memory than one git process may have.
     pub(crate) fn pack_needs_memory(most: u64) -> Self {
         let why =
             format!("needs more than {} of memory to unpack: `forge.git_memory`", ByteSize::bytes(most));
         Self::PackTooLarge { why }
     }
 
-    /// What became of a record about `kind` `what`.
+    /// The error for a record of `kind` `what`.
     pub(crate) fn record(error: ForgeRecordError, kind: &'static str, what: impl ToString) -> Self {
         match error {
             ForgeRecordError::NotFound => Self::not_found(kind, what),

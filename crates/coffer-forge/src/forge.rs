@@ -1,4 +1,4 @@
-//! The seam: what a forge can do with one repository, whichever forge it is.
+//! The trait of forges: operations on one repository.
 
 use std::time::Duration;
 
@@ -20,19 +20,19 @@ type Answer<T> = Result<T, ForgeError>;
 /// One repository on a forge, as one caller sees it.
 #[async_trait]
 pub trait Forge: Send + Sync + std::fmt::Debug {
-    /// What there is to know of the repository.
+    /// Details of the repository.
     async fn repository(&self) -> Answer<RepositoryInfo>;
     async fn branches(&self, part: Part) -> Answer<Listed<Branch>>;
     async fn branch(&self, name: &BranchName) -> Answer<Branch>;
-    /// What protects a branch, if anything does.
+    /// The protection of a branch, if any.
     async fn protection(&self, name: &BranchName) -> Answer<Option<Protection>>;
 
-    /// Opens a pull request; [`ForgeError::PullExists`] names the one that is open for these branches.
+    /// Opens a pull request; [`ForgeError::PullExists`] names an existing open one.
     async fn create_pull(&self, new: NewPull) -> Answer<Pull>;
     async fn pull(&self, number: i64) -> Answer<Pull>;
     async fn update_pull(&self, number: i64, change: PullChange) -> Answer<Pull>;
     async fn pulls(&self, filter: PullFilter, part: Part) -> Answer<Listed<Pull>>;
-    /// The open pull request of a head branch, by which a repeated run finds what it has made.
+    /// The open pull request of a head branch, by which a repeated run finds its own.
     async fn pull_of_head(&self, head: &BranchName, base: Option<&BranchName>) -> Answer<Option<Pull>>;
     async fn diff(&self, number: i64) -> Answer<Diff>;
     async fn merge(&self, number: i64, order: MergeOrder) -> Answer<Pull>;
@@ -45,22 +45,22 @@ pub trait Forge: Send + Sync + std::fmt::Debug {
     /// Comments on a pull request or an issue as a whole.
     async fn comment(&self, number: i64, body: &str) -> Answer<Comment>;
     async fn comments(&self, number: i64, part: Part) -> Answer<Listed<Comment>>;
-    /// A verdict on a pull request, with comments on lines.
+    /// Reviews a pull request, with comments on lines.
     async fn review(&self, number: i64, new: NewReview) -> Answer<Review>;
     async fn reviews(&self, number: i64, part: Part) -> Answer<Listed<Review>>;
     async fn inline_comments(&self, number: i64, part: Part) -> Answer<Listed<InlineComment>>;
 
     async fn set_status(&self, commit: &CommitId, new: NewStatus) -> Answer<Status>;
-    /// What checks and statuses say of a commit, together.
+    /// The combined result of checks and statuses for a commit.
     async fn statuses(&self, commit: &CommitId) -> Answer<Statuses>;
 
-    /// Whether the credential suffices for a task's whole way, and what is missing.
+    /// Whether the credential suffices for all steps of a task, and what is missing.
     async fn permissions(&self) -> Answer<Permissions>;
-    /// Where git talks to, and by what header it is let in; never for a sandbox's eyes.
+    /// The URL for git, and its authorization header; never for a sandbox.
     async fn upstream(&self, access: GitAccess, lifetime: Duration) -> Answer<Upstream>;
 }
 
-/// Which part of a list: `after` is the `next` of the part before.
+/// Selects a part of a list: `after` is the `next` of the previous part.
 #[derive(Debug, Clone, Default)]
 pub struct Part {
     pub after: Option<String>,
@@ -74,29 +74,29 @@ pub struct Listed<T> {
     pub next: Option<String>,
 }
 
-/// A pull request to be.
+/// A new pull request.
 #[derive(Debug, Clone)]
 pub struct NewPull {
     pub title: String,
     pub body: String,
     pub head: BranchName,
-    /// The default branch, unless another is named.
+    /// The target branch; the default branch by default.
     pub base: Option<BranchName>,
     pub draft: bool,
 }
 
-/// How a pull request is to be merged.
+/// A merge request.
 #[derive(Debug, Clone)]
 pub struct MergeOrder {
     pub method: MergeMethod,
-    /// Refuses where the head has moved on from this.
+    /// Refuses to merge if the head is no longer at this commit.
     pub expected_head: Option<CommitId>,
     /// The title of the commit, for `merge` and `squash`.
     pub title: Option<String>,
     pub message: Option<String>,
 }
 
-/// What of an issue is to change.
+/// Changes to an issue.
 #[derive(Debug, Clone, Default)]
 pub struct IssueChange {
     pub title: Option<String>,
@@ -104,12 +104,12 @@ pub struct IssueChange {
     pub state: Option<IssueState>,
 }
 
-/// A verdict to be.
+/// A new review.
 #[derive(Debug, Clone)]
 pub struct NewReview {
     pub verdict: Verdict,
     pub body: String,
-    /// What was looked at; the head unless said otherwise.
+    /// The reviewed commit; the head by default.
     pub commit: Option<CommitId>,
     pub comments: Vec<NewInlineComment>,
 }
@@ -122,7 +122,7 @@ pub struct NewInlineComment {
     pub body: String,
 }
 
-/// What a check says now.
+/// A new result of a check.
 #[derive(Debug, Clone)]
 pub struct NewStatus {
     pub context: StatusContext,
@@ -131,28 +131,28 @@ pub struct NewStatus {
     pub target_url: Option<String>,
 }
 
-/// What git may do by an [`Upstream`].
+/// The allowed git access of an [`Upstream`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GitAccess {
     Fetch,
-    /// Fetch, and push to this branch alone.
+    /// Fetch, and push only to this branch.
     Push(BranchName),
-    /// Fetch, and push to these branches alone.
+    /// Fetch, and push only to these branches.
     PushAny(Vec<BranchName>),
 }
 
-/// Where git talks to. For the gate that stands between sandboxes and forges: the header must never be inside.
+/// The forge's URL and credential for git. For the git gate: the header must never be inside a sandbox.
 #[derive(Debug, Clone)]
 pub struct Upstream {
-    /// Without a name or password in it.
+    /// Without user and password.
     pub url: String,
     /// The value of the `Authorization` header.
     pub authorization: Secret,
-    /// For how long the header is good, where that is known; ask again before.
+    /// How long the header is valid, if known; ask again before.
     pub expires_in: Option<Duration>,
-    /// Whether the far side itself lets nothing through but the branch of [`GitAccess::Push`]; where not, the
-    /// gate has to.
+    /// Whether the forge itself allows only the branch of [`GitAccess::Push`]; if not, the gate has to check
+    /// it.
     pub enforces_branch: bool,
-    /// Whether it is at a host that the operator vouches for as the site's own.
+    /// Whether its host is one that the operator allows at a private address.
     pub on_site: bool,
 }

@@ -1,4 +1,4 @@
-//! What fuzzing calls: readers of hostile bytes, with what must hold of whatever they read.
+//! Fuzz targets: parsers of hostile bytes, with the properties of their results.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::serve::inflate::Inflate;
 
 /// Longer than any input takes.
 const SILENCE: Duration = Duration::from_secs(10);
-/// What a body may become.
+/// The largest inflated body.
 const MOST: u64 = 64 << 10;
 
 fn run<T>(future: impl Future<Output = T>) -> T {
@@ -31,7 +31,7 @@ fn body(bytes: &[u8], piece: usize) -> BoxStream<'static, Result<Bytes, String>>
     futures_util::stream::iter(pieces).boxed()
 }
 
-/// The commands of a push; what goes to git: the commands' own bytes, then the rest.
+/// Parses the commands of a push; returns what goes to git: the commands' own bytes, then the rest.
 async fn read_push(bytes: &[u8], piece: usize, gzip: bool) -> Option<(Vec<Command>, Vec<u8>)> {
     let mut body = Inflate::new(body(bytes, piece), gzip, MOST);
     let (commands, first) = Commands::read(&mut body, SILENCE).await.ok()?;

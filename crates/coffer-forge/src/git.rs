@@ -1,7 +1,7 @@
-//! Runs git: confined to one repository, with nothing of this process's surroundings, in bounded time and memory.
+//! Runs git: confined to one repository, with a clean environment, in bounded time and memory.
 //!
-//! Whoever calls passes full ref names or hashes, never text of a client as it came, so no argument can be
-//! taken for an option. Repositories hold no hooks, and none would be run.
+//! Callers pass full ref names or hashes, never raw text of a client, so no argument can be taken for an
+//! option. Repositories have no hooks, and none would be run.
 
 mod calls;
 mod confine;
@@ -24,26 +24,26 @@ use process::Starter;
 pub use runner::GitRunner;
 use runner::Order;
 
-/// What git may use.
+/// Limits of git.
 #[derive(Debug, Clone)]
 pub struct GitLimits {
-    /// Short calls at a time: merges, diffs, lists.
+    /// Most short calls at a time: merges, diffs, lists.
     pub calls: usize,
-    /// Fetches and pushes at a time.
+    /// Most fetches and pushes at a time.
     pub transfers: usize,
-    /// For a short call.
+    /// The time of a short call.
     pub call_time: Duration,
-    /// For a whole fetch or push.
+    /// The time of a whole fetch or push.
     pub transfer_time: Duration,
-    /// How long a client may send nothing, or take nothing.
+    /// How long a client may neither send nor receive.
     pub silence: Duration,
-    /// Memory that each process may fill, in bytes.
+    /// Memory of each process, in bytes.
     pub memory: u64,
-    /// The same for all transfers of a project together.
+    /// Memory of all transfers of a project together.
     pub project_memory: u64,
-    /// One push, in bytes.
+    /// Size of one push, in bytes.
     pub push: u64,
-    /// One repository, in bytes.
+    /// Size of one repository, in bytes.
     pub repository: u64,
 }
 
@@ -64,7 +64,7 @@ impl Default for GitLimits {
 }
 
 impl GitLimits {
-    /// How many transfers of a project have memory at a time.
+    /// How many transfers of a project fit into its memory.
     fn transfers_in_memory(&self) -> usize {
         usize::try_from(self.project_memory / self.memory.max(1)).unwrap_or(usize::MAX)
     }
@@ -73,9 +73,9 @@ impl GitLimits {
 /// How git processes are started.
 #[derive(Debug, Clone)]
 pub struct GitProcesses {
-    /// The socket of a [`GitRunner`]; without one, threads of this process do its work.
+    /// The socket of a [`GitRunner`]; without one, threads of this process start git.
     pub runner: Option<PathBuf>,
-    /// Whether to use Landlock. Only threads of this process ask.
+    /// Whether to use Landlock; only for threads of this process.
     pub landlock: bool,
 }
 
@@ -85,10 +85,10 @@ impl Default for GitProcesses {
     }
 }
 
-/// What is kept of what git says about a failure.
+/// Longest stored error output of git.
 const LONGEST_COMPLAINT: usize = 4096;
 
-/// Git could not be run, or did not come to an end.
+/// Why git could not be run, or did not finish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GitError {
     #[error("git is not installed, or too old")]
@@ -104,20 +104,20 @@ pub(crate) enum GitError {
     Failed(String),
 }
 
-/// A call that came to an end.
+/// A finished call.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
-    /// There was more output than was asked for; git was ended early.
+    /// Whether the output was longer than requested and git was ended early.
     pub(crate) cut: bool,
-    /// What it had, in bytes.
+    /// Its memory limit, in bytes.
     memory: u64,
 }
 
 impl Finished {
-    /// The output of a call that must not fail.
+    /// The output of a call that must succeed.
     pub(crate) fn good(self) -> Result<Vec<u8>, GitError> {
         if self.code == Some(0) || self.cut { Ok(self.stdout) } else { Err(self.complaint()) }
     }
@@ -140,7 +140,7 @@ impl Finished {
     }
 }
 
-/// Whether git complains of too little memory, itself or of one that it started.
+/// Whether git, or a program that it started, reports too little memory.
 pub(crate) fn lacked_memory(complaint: &str) -> bool {
     let words = ["out of memory", "malloc failed", "cannot allocate memory", "died of signal 9"];
     let complaint = complaint.to_ascii_lowercase();
@@ -153,33 +153,33 @@ pub(crate) struct Git {
     pub(crate) limits: Arc<GitLimits>,
     calls: Shares<Option<ProjectId>>,
     transfers: Shares<ProjectId>,
-    /// A place is what one transfer's git may fill.
+    /// A place is the memory limit of one transfer.
     memory: Shares<ProjectId>,
     starter: Arc<Starter>,
     checked: Arc<OnceCell<()>>,
 }
 
-/// One call to be.
+/// A git call.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     /// The repository.
     pub(crate) directory: Option<&'a Path>,
-    /// Where else it writes.
+    /// Another directory that it may write.
     pub(crate) also: Option<&'a Path>,
-    /// Whose repository it is about.
+    /// The project of its repository.
     pub(crate) project: Option<ProjectId>,
     pub(crate) config: Vec<String>,
     pub(crate) environment: Vec<(&'static str, String)>,
     pub(crate) stdin: Vec<u8>,
-    /// More output than this is cut.
+    /// The largest output; the rest is cut.
     pub(crate) most: usize,
     pub(crate) time: Option<Duration>,
-    /// More memory than calls have, where there is some to spare.
+    /// More memory than calls usually have, if there is some to spare.
     pub(crate) spare: Option<SpareMemory>,
 }
 
 impl<'a> Call<'a> {
-    /// In a repository.
+    /// A call in a repository.
     pub(crate) fn within(directory: &'a Path) -> Self {
         Self {
             directory: Some(directory),
@@ -221,7 +221,7 @@ impl Git {
             let mut running = self.spawn(&call, args).await?;
             let (mut stdin, stdout, stderr) = running.pipes();
             let feed = async move {
-                // Git may be done before it has read everything; its own verdict tells.
+                // Git may be done before it has read everything; its exit code decides.
                 let _ = stdin.write_all(&input).await;
             };
             let ((), (stdout, cut), (stderr, _)) =
@@ -236,19 +236,19 @@ impl Git {
         tokio::time::timeout(time, all).await.unwrap_or(Err(GitError::TimedOut))
     }
 
-    /// Room for a fetch or push of a project, which may take long.
+    /// Takes a place for a fetch or push of a project, which may take long.
     pub(crate) async fn transfer(&self, project: ProjectId) -> Result<Room, GitError> {
         let room = self.transfer_of_file(project).await?;
         Ok(Room { _memory: Some(self.memory.take(project).await?), ..room })
     }
 
-    /// The same where git takes no part.
+    /// The same for transfers without git.
     pub(crate) async fn transfer_of_file(&self, project: ProjectId) -> Result<Room, GitError> {
         self.is_here().await?;
         Ok(Room { _memory: None, _turn: self.transfers.take(project).await? })
     }
 
-    /// As much memory again as a transfer has, of the project's share, if it is free.
+    /// Takes a second transfer's memory of the project's share, if it is free.
     pub(crate) fn spare_memory(&self, project: ProjectId) -> Option<SpareMemory> {
         self.memory.try_take(project).ok().map(|place| SpareMemory { _place: place })
     }
@@ -257,7 +257,8 @@ impl Git {
         self.limits.memory.saturating_mul(if call.spare.is_some() { WITH_SPARE } else { 1 })
     }
 
-    /// Starts git, all three streams piped. Besides the system's programs it reaches the call's directories alone.
+    /// Starts git with all three streams piped. Besides the system's programs it can access only the call's
+    /// directories.
     pub(crate) async fn spawn<S: AsRef<str>>(
         &self,
         call: &Call<'_>,
@@ -283,7 +284,7 @@ impl Git {
         self.starter.start(&order).await
     }
 
-    /// Looks once whether git is there and new enough to merge without a work tree.
+    /// Checks once whether git is installed and new enough to merge without a work tree.
     async fn is_here(&self) -> Result<(), GitError> {
         let check = || async {
             let call = Call { directory: None, ..Call::within(Path::new("/")) };
@@ -298,7 +299,7 @@ impl Git {
     }
 }
 
-/// Leave to fetch or push, until it is dropped.
+/// A place for a fetch or push, released on drop.
 #[derive(Debug)]
 pub(crate) struct Room {
     _memory: Option<Place<ProjectId>>,
@@ -307,16 +308,16 @@ pub(crate) struct Room {
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Memory of a call that has some to spare, as a multiple of what others have.
+/// The memory of a call with spare memory, as a multiple of the usual.
 pub(crate) const WITH_SPARE: u64 = 2;
 
-/// Memory that a project does not use for transfers, until it is dropped.
+/// Memory that a project does not use for transfers, released on drop.
 #[derive(Debug)]
 pub(crate) struct SpareMemory {
     _place: Place<ProjectId>,
 }
 
-/// What every call sees of its surroundings: no file of settings but the repository's own.
+/// The environment of every call: no settings file except the repository's own.
 const ENVIRONMENT: [(&str, &str); 12] = [
     ("PATH", PATH),
     ("HOME", "/nonexistent"),
@@ -329,11 +330,11 @@ const ENVIRONMENT: [(&str, &str); 12] = [
     ("GIT_NO_REPLACE_OBJECTS", "1"),
     ("GIT_NO_LAZY_FETCH", "1"),
     ("GIT_OPTIONAL_LOCKS", "0"),
-    // No transport at all, whatever the settings say: git reads and writes the one repository it is given.
+    // No transport at all, whatever the settings say: git only reads and writes the given repository.
     ("GIT_ALLOW_PROTOCOL", ""),
 ];
 
-/// What holds for every call.
+/// Settings of every call.
 const SETTINGS: [&str; 23] = [
     "core.hooksPath=/dev/null",
     "core.attributesFile=/dev/null",
@@ -360,18 +361,18 @@ const SETTINGS: [&str; 23] = [
     "advice.objectNameWarning=false",
 ];
 
-/// Reads up to `most` bytes; says whether there was more.
+/// Reads up to `most` bytes; returns whether there was more.
 async fn take(mut from: impl AsyncRead + Unpin, most: usize) -> (Vec<u8>, bool) {
     let mut taken = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    // What is broken off is short, and the exit code tells.
+    // A truncated read is short, and the exit code shows the error.
     let _ = (&mut from).take(limit).read_to_end(&mut taken).await;
     let cut = taken.len() > most;
     taken.truncate(most);
     (taken, cut)
 }
 
-/// Where repositories lie: paths are made of ids alone.
+/// The directory of repositories: paths are built only from ids.
 #[derive(Debug, Clone)]
 pub(crate) struct Shelf {
     root: PathBuf,
@@ -394,7 +395,7 @@ impl Shelf {
         self.root.join(project.to_string()).join(format!("{repository}.git"))
     }
 
-    /// Whose repository is at such a path.
+    /// The project of a repository's path.
     fn project_of(path: &Path) -> Option<ProjectId> {
         path.parent()?.file_name()?.to_str()?.parse().ok()
     }

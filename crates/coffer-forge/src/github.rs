@@ -1,7 +1,7 @@
 //! GitHub, and GitHub Enterprise, by its REST API.
 //!
-//! What comes back is as hostile as what any client sends: it is bounded in size and time, and every name and hash
-//! in it is read by our own grammar.
+//! Answers are as hostile as clients' requests: they are bounded in size and time, and every name and hash in
+//! them is parsed by our own grammar.
 
 mod app;
 mod client;
@@ -38,12 +38,12 @@ use crate::forge::{
 
 type Answer<T> = Result<T, ForgeError>;
 
-/// What stays as it is in a part of a path.
+/// Characters that stay unescaped in a part of a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// Files of a diff that are asked for, in hundreds.
+/// Most pages of a diff's files, a hundred files each.
 const FILE_PAGES: u32 = 10;
 const LONGEST_PATCH: usize = 2 << 20;
-/// What a task needs of a GitHub App.
+/// Permissions that a task needs of a GitHub App.
 const NEEDED: [(&str, &str, &str); 4] = [
     ("contents", "write", "push branches"),
     ("pull_requests", "write", "open and merge pull requests"),
@@ -96,7 +96,7 @@ fn quoted(part: &str) -> String {
     utf8_percent_encode(part, PLAIN).to_string()
 }
 
-/// Pages are numbers there; the next one is asked for where this one was full.
+/// GitHub's pages are numbers; there is a next one if this one was full.
 fn page(part: &Part) -> Answer<(u32, String)> {
     let page = part.after.as_deref().map_or(Ok(1), str::parse::<u32>);
     let page = page.map_err(|_| ForgeError::invalid("cursor", "is not one that this server gave out"))?;
@@ -170,7 +170,7 @@ impl Forge for GitHubForge {
     }
 
     async fn branches(&self, part: Part) -> Answer<Listed<Branch>> {
-        // What has a name that we do not take is not shown.
+        // Skip branches with names that we do not accept.
         let read = |told: &Value| Ok(convert::shown_branch(told).ok());
         self.listed("/branches", &part, "list branches", self.itself(), read).await
     }
@@ -244,7 +244,7 @@ impl Forge for GitHubForge {
         let state = match filter.state {
             None => "all",
             Some(PullState::Open) => "open",
-            // GitHub calls a merged one closed; they are told apart below.
+            // GitHub reports merged ones as closed; they are distinguished below.
             Some(PullState::Closed | PullState::Merged) => "closed",
         };
         let mut rest = format!("/pulls?state={state}&sort=created&direction=desc");
@@ -255,7 +255,7 @@ impl Forge for GitHubForge {
             rest.push_str(&format!("&base={}", quoted(base.as_str())));
         }
         let read = |told: &Value| {
-            // From a fork there may be branches whose names we do not take.
+            // Forks may have branches with names that we do not accept.
             let shown = pull(told).ok();
             Ok(shown.filter(|pull| filter.state.is_none_or(|state| pull.state == state)))
         };
@@ -266,7 +266,7 @@ impl Forge for GitHubForge {
         let filter =
             PullFilter { state: Some(PullState::Open), head: Some(head.clone()), base: base.cloned() };
         let found = self.pulls(filter, Part { after: None, limit: 10 }).await?;
-        // A forge that does not heed the filter must not make us take another's.
+        // Check the result: a forge that ignores the filter must not make us use another pull request.
         let own = |pull: &Pull| pull.head == *head && base.is_none_or(|base| pull.base == *base);
         Ok(found.items.into_iter().find(own))
     }
@@ -322,7 +322,7 @@ impl Forge for GitHubForge {
         let told = self.send(Method::PUT, &rest, body.into(), "merge a pull request", what).await?;
         let merged = commit(&told["sha"])?;
         let pull = self.pull(number).await?;
-        // What was read may be from a moment before.
+        // The pull request may have been read just before the merge.
         Ok(Pull { state: PullState::Merged, merge_commit: Some(merged), ..pull })
     }
 
@@ -419,7 +419,7 @@ impl Forge for GitHubForge {
         let rest = format!("/commits/{commit}/check-runs?per_page=100");
         match self.get(&rest, "read checks", what()).await {
             Ok(told) => all.extend(list(&told["check_runs"])?.iter().filter_map(check_run)),
-            // A token for statuses alone is enough for those.
+            // A token that can only read statuses is enough.
             Err(ForgeError::PermissionMissing { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -448,7 +448,8 @@ impl Forge for GitHubForge {
         } else {
             missing.push(lacking("contents=write".into(), "push branches"));
         }
-        // A token cannot be asked what it may do: reading tells of reading, and writing is told when it is tried.
+        // A token's permissions cannot be queried: reading shows read access, and writing is only known when
+        // it is tried.
         for (rest, scope, to) in [
             ("/pulls?per_page=1", "pull_requests=write", "open and merge pull requests"),
             ("/issues?per_page=1", "issues=write", "comment"),

@@ -1,7 +1,8 @@
 //! Git LFS for local repositories: objects by their SHA-256, in the directory of the repository.
 //!
-//! An object is seen once it is whole: it comes into a file that a start would remove, is compared with its id and
-//! length, brought to disk, and only then gets its name. What a repository may hold counts these too.
+//! An object is visible once it is complete: it is received into a temporary file, which the next start would
+//! remove, checked against its id and length, synced, and only then gets its name. Objects count in a
+//! repository's size.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,10 +28,10 @@ use crate::{ForgeError, Forges};
 
 const PIECE: usize = 64 * 1024;
 const PIECES: usize = 4;
-/// What a file takes at least: many small ones fill a disk too.
+/// The least that a file counts: many small ones fill a disk too.
 const LEAST_COUNTED: u64 = 4096;
 
-/// The name of an object: its SHA-256 in 64 hexadecimal digits.
+/// The id of an object: its SHA-256 in 64 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LfsOid(Box<str>);
 
@@ -59,21 +60,21 @@ impl LfsOid {
     }
 }
 
-/// What is known of an object that somebody asks about.
+/// The result of looking up an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LfsFound {
     Here,
     Absent,
-    /// It is here, of another length.
+    /// It exists with another length.
     OtherLength,
-    /// It is not, and would not be taken.
+    /// It does not exist, and is too large to be accepted.
     TooLarge,
 }
 
-/// How much the objects of a repository take, once it was looked up.
+/// The total size of a repository's objects, once it was computed.
 type Used = Arc<OnceCell<Mutex<u64>>>;
 
-/// The same of each.
+/// The totals of all repositories.
 #[derive(Debug, Default)]
 pub(crate) struct LfsUse(Mutex<HashMap<RepositoryId, Used>>);
 
@@ -88,7 +89,7 @@ impl LfsUse {
     }
 }
 
-/// Room for an object, given back unless the object is there in the end.
+/// Room for an object, released unless the object is stored.
 struct Reserved {
     used: Used,
     bytes: u64,
@@ -109,7 +110,7 @@ impl Drop for Reserved {
     }
 }
 
-/// A file that goes away with this.
+/// A temporary file, removed on drop.
 struct Coming(PathBuf);
 
 impl Drop for Coming {
@@ -138,7 +139,7 @@ impl LocalForge {
         Ok(cell)
     }
 
-    /// How many bytes its objects of Git LFS take.
+    /// The total size of its Git LFS objects.
     pub(crate) async fn lfs_size(&self) -> Result<u64, ForgeError> {
         let cell = self.lfs_cell().await?;
         let used = cell.get().map(|used| *used.lock());
@@ -168,7 +169,7 @@ impl LocalForge {
     }
 }
 
-/// What lies below a directory of objects, in bytes.
+/// The total size of a directory of objects, in bytes.
 pub(crate) fn count(objects: &Path) -> io::Result<u64> {
     let (mut total, mut directories) = (0, vec![(objects.to_path_buf(), 0)]);
     while let Some((directory, depth)) = directories.pop() {
@@ -191,7 +192,7 @@ pub(crate) fn count(objects: &Path) -> io::Result<u64> {
 }
 
 impl Forges {
-    /// Whether objects are here, and would be taken where they are not.
+    /// Whether objects exist, and would be accepted if they do not.
     pub async fn lfs_look(
         &self,
         scope: &ProjectScope,
@@ -228,7 +229,7 @@ impl Forges {
         };
         let length = file.metadata().await.map_err(disk)?.len();
         let (limits, (send, pieces)) = (self.git.limits.clone(), mpsc::channel(PIECES));
-        // A task of its own, so that its room is given back when a client takes nothing any more.
+        // In its own task, so that its place is released when a client stops reading.
         self.transfers.spawn(async move {
             let _room = room;
             let pump = async {
@@ -254,7 +255,7 @@ impl Forges {
         Ok((length, stream.boxed()))
     }
 
-    /// Takes an object that is as long as was said and is what its name says.
+    /// Stores an object that has the announced length and matches its id.
     pub async fn lfs_put(
         &self,
         scope: &ProjectScope,
@@ -269,9 +270,9 @@ impl Forges {
             return Err(ForgeError::TooLarge { what: "the object", most: limits.push });
         }
         let _room = self.git.transfer_of_file(row.project).await?;
-        let late = |_| ForgeError::invalid("object", "did not come in time");
+        let late = |_| ForgeError::invalid("object", "did not arrive in time");
         if forge.lfs_found(oid).await?.is_some() {
-            // Somebody else brought it.
+            // Another client stored it.
             let _ =
                 tokio::time::timeout(limits.transfer_time, crate::serve::drain(body, limits.silence)).await;
             return Ok(());
@@ -283,7 +284,7 @@ impl Forges {
         let receive = receive(&coming.0, oid, length, body, limits.silence);
         tokio::time::timeout(limits.transfer_time, receive).await.map_err(late)??;
         let (directory, oid) = (forge.bare.directory.clone(), oid.clone());
-        // To its end, also when nobody waits any more: what was reserved and what is there must agree.
+        // Finish it even if the client disconnects: the reservation and the stored bytes must agree.
         let placed = tokio::task::spawn_blocking(move || {
             let is_new = place(&directory, &oid, &coming.0)?;
             if is_new {
@@ -299,7 +300,7 @@ impl Forges {
     }
 }
 
-/// Writes what comes to a file, and brings it to disk once it is what it should be.
+/// Writes the body to a file, and syncs it once it was checked.
 async fn receive(
     path: &Path,
     oid: &LfsOid,
@@ -311,7 +312,7 @@ async fn receive(
     let (mut digest, mut came) = (Context::new(&SHA256), 0_u64);
     loop {
         let piece = tokio::time::timeout(silence, body.next()).await;
-        let piece = piece.map_err(|_| ForgeError::invalid("object", "did not come in time"))?;
+        let piece = piece.map_err(|_| ForgeError::invalid("object", "did not arrive in time"))?;
         let Some(piece) = piece else { break };
         let piece = piece.map_err(|_| ForgeError::invalid("object", "broke off"))?;
         came = came.saturating_add(piece.len() as u64);
@@ -331,8 +332,8 @@ async fn receive(
     file.sync_all().await.map_err(disk)
 }
 
-/// Gives a file its name; says whether it is new. Directories are made one by one, so that a repository that is gone does
-/// not come back.
+/// Gives a file its name; returns whether it is new. Directories are created one by one, so that a deleted
+/// repository does not come back.
 fn place(bare: &Path, oid: &LfsOid, coming: &Path) -> io::Result<bool> {
     let mut directory = bare.to_path_buf();
     for part in ["lfs", "objects", &oid.0[..2], &oid.0[2..4]] {
@@ -344,7 +345,7 @@ fn place(bare: &Path, oid: &LfsOid, coming: &Path) -> io::Result<bool> {
             Err(error) => return Err(error),
         }
     }
-    // Unlike a rename, a link tells who was first.
+    // Unlike a rename, a link shows which client was first.
     match fs::hard_link(coming, directory.join(&*oid.0)) {
         Ok(()) => sync(&directory).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),

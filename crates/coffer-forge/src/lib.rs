@@ -1,9 +1,9 @@
-//! Forges: where code lives and is reviewed. See docs/design/0007-forges.md.
+//! Forges: repositories and reviews, local or on GitHub. See docs/design/0007-forges.md.
 //!
-//! [`Forge`] is the seam: one repository on some forge, as one caller sees it. [`Forges`] opens it for a record of
-//! the store. The local forge is git in bare repositories and all else in the store; [`Forges`] also serves its
-//! repositories to git by smart HTTP, and their large files to Git LFS. GitHub is a client of its REST API, by a connection whose credential is a
-//! secret of the project.
+//! [`Forge`] is the trait: one repository on some forge, as one caller sees it. [`Forges`] opens it for a
+//! record of the store. The local forge has git data in bare repositories and everything else in the store;
+//! [`Forges`] also serves its repositories to git by smart HTTP, and their large files to Git LFS. GitHub is
+//! a client of its REST API, with a connection whose credential is a secret of the project.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -60,30 +60,30 @@ pub use private::{PrivateHosts, class_of, is_own};
 pub use serve::{GitFigures, Incoming, Outgoing, Service};
 pub use storage::{DiskFloor, DiskLow};
 
-/// As whom the server itself commits: merges.
+/// The author of the server's own commits: merges.
 #[derive(Debug, Clone)]
 pub struct Identity {
     pub name: String,
     pub email: String,
 }
 
-/// What forges need to know.
+/// The configuration of forges.
 #[derive(Debug, Clone)]
 pub struct ForgeConfig {
-    /// Where local repositories lie.
+    /// The directory of local repositories.
     pub repositories: PathBuf,
     /// This server's address as the host itself reaches it: `http://127.0.0.1:3000`.
     pub here: String,
     pub identity: Identity,
     pub git: GitLimits,
     pub git_processes: GitProcesses,
-    /// Below so much free space on the disk of repositories nothing is written; 0 is no floor.
+    /// With less free space on the disk of repositories nothing is written; 0 turns this off.
     pub min_free_disk: u64,
     /// Whether a forge may be reached without TLS: for tests.
     pub plain_http: bool,
     /// Forges that may be at private addresses.
     pub private_hosts: PrivateHosts,
-    /// Authorities to believe besides the machine's own, as PEM.
+    /// Trusted roots in addition to the machine's own, as PEM.
     pub extra_roots: Option<String>,
 }
 
@@ -117,7 +117,7 @@ impl Forges {
         }
     }
 
-    /// Makes the directory of repositories, and removes what a crash left half made there.
+    /// Creates the directory of repositories, and removes what a crash left incomplete there.
     pub async fn start(config: ForgeConfig, store: Store) -> std::io::Result<Self> {
         let forges = Self {
             store,
@@ -140,7 +140,7 @@ impl Forges {
         Ok(forges)
     }
 
-    /// The forge of a repository, for whoever acts as `actor`.
+    /// The forge of a repository, for a caller that acts as `actor`.
     pub async fn open(
         &self,
         scope: &ProjectScope,
@@ -176,7 +176,7 @@ impl Forges {
         })
     }
 
-    /// Changes the default branch of a local repository to one that there is.
+    /// Changes the default branch of a local repository to an existing one.
     pub async fn set_default_branch(
         &self,
         scope: &ProjectScope,
@@ -203,7 +203,7 @@ impl Forges {
         Ok(all.map(|(branch, rules)| Protection::of(branch, rules)).collect())
     }
 
-    /// Protects a branch of a local repository by these rules, or by none from now on.
+    /// Protects a branch of a local repository by these rules, or removes its protection.
     pub async fn protect(
         &self,
         scope: &ProjectScope,
@@ -217,23 +217,23 @@ impl Forges {
         Ok(rules.map(|rules| Protection::of(branch, rules)))
     }
 
-    /// What is counted of fetches and pushes.
+    /// Counters of fetches and pushes.
     pub fn git_figures(&self) -> &GitFigures {
         &self.figures
     }
 
-    /// The hosts that may be at private addresses, as they were named.
+    /// The hosts that may be at private addresses, as given.
     pub fn private_hosts(&self) -> Vec<String> {
         self.private_hosts.names().collect()
     }
 
-    /// What a password that is no key opens.
+    /// The pass of a password that is not a key.
     pub fn pass(&self, password: &str) -> Option<Pass> {
         self.passes.find(password)
     }
 }
 
-/// Where a local repository is served, below the server's address.
+/// The path of a local repository, below the server's address.
 pub fn git_path(row: &RepositoryRow) -> String {
     format!("/git/{}/{}.git", row.project, row.name)
 }

@@ -1,4 +1,4 @@
-//! The forge that this server is: git in bare repositories, all else in the store.
+//! The local forge: git data in bare repositories, everything else in the store.
 
 mod bare;
 pub(crate) mod bundle;
@@ -29,7 +29,7 @@ use crate::{ForgeError, Identity, time_text};
 
 type Answer<T> = Result<T, ForgeError>;
 
-/// Open pull requests that are followed after a push.
+/// Most open pull requests that are updated after a push.
 const MOST_FOLLOWED: u32 = 500;
 
 /// A local repository, as one caller sees it.
@@ -38,11 +38,11 @@ pub(crate) struct LocalForge {
     pub(crate) store: Store,
     pub(crate) scope: ProjectScope,
     pub(crate) row: RepositoryRow,
-    /// Who asks, for records.
+    /// The caller, for records.
     pub(crate) actor: String,
     pub(crate) identity: Identity,
     pub(crate) bare: Bare,
-    /// Merges of a repository come one after another.
+    /// Serialises merges of a repository.
     pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
     pub(crate) lfs: Arc<LfsUse>,
     pub(crate) passes: Arc<Passes>,
@@ -63,12 +63,12 @@ impl LocalForge {
         found.ok_or_else(|| ForgeError::not_found("pull request", number))
     }
 
-    /// The pull request, brought up to date with git.
+    /// The pull request, updated from git.
     async fn look(&self, number: i64) -> Answer<PullRow> {
         let pull = self.find(number).await?;
         if pull.merging.is_some() {
             let turn = self.turn();
-            // Whoever has the turn is merging it right now.
+            // The task that holds the lock is merging it right now.
             if let Ok(_turn) = turn.try_lock() {
                 let pull = self.recover(pull).await?;
                 return self.follow(pull).await;
@@ -78,7 +78,7 @@ impl LocalForge {
         self.follow(pull).await
     }
 
-    /// Brings an open pull request up to date with its branches.
+    /// Updates an open pull request from its branches.
     async fn follow(&self, pull: PullRow) -> Answer<PullRow> {
         if pull.state != PullState::Open {
             return Ok(pull);
@@ -101,7 +101,7 @@ impl LocalForge {
             self.store.move_pull_head(&self.scope, &pull, head).await?;
             pull = self.find(number).await?;
         }
-        // Somebody pushed the merge themselves.
+        // A push has merged it.
         if let Some(base) = tip(&pull.base)
             && pull.state == PullState::Open
             && pull.merging.is_none()
@@ -119,7 +119,7 @@ impl LocalForge {
         Ok(pull)
     }
 
-    /// Brings every open pull request up to date, after branches have moved.
+    /// Updates every open pull request, after branches have moved.
     pub(crate) async fn follow_all(&self) -> Answer<()> {
         let filter = PullFilter { state: Some(PullState::Open), ..Default::default() };
         let open = self.store.pulls(&self.scope, self.row.id, &filter, None, MOST_FOLLOWED).await?;
@@ -133,7 +133,7 @@ impl LocalForge {
         Ok(())
     }
 
-    /// So that the commits stay when their branch goes.
+    /// Keeps the commits when their branch is deleted.
     async fn keep_head(&self, number: i64, head: &CommitId) -> Answer<()> {
         Ok(self.bare.set_ref(&format!("refs/pull/{number}/head"), head).await?)
     }
@@ -156,7 +156,7 @@ impl LocalForge {
         Ok(cut(rows, part.limit, |row| row.id.to_string()))
     }
 
-    /// Says that there is no such number, rather than that nothing was said about it.
+    /// Distinguishes an unknown number from one without comments.
     async fn exists(&self, number: i64) -> Answer<()> {
         if self.store.pull(&self.scope, self.row.id, number).await?.is_none() {
             let issue = self.store.issue(&self.scope, self.row.id, number).await?;
@@ -418,7 +418,7 @@ impl Forge for LocalForge {
     }
 
     async fn permissions(&self) -> Answer<Permissions> {
-        // Keys of the project have roles, and the routes look at them.
+        // Keys of the project have roles, which the routes check.
         Ok(Permissions { sufficient: true, granted: vec!["all".into()], missing: Vec::new() })
     }
 

@@ -1,4 +1,4 @@
-//! Passes: passwords for git that live for minutes and open one repository.
+//! Passes: passwords for git that are valid for minutes and for one repository.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use coffer_store::{ProjectScope, Secret};
 use crate::ForgeError;
 use crate::forge::GitAccess;
 
-/// By this they are told from keys.
+/// The prefix that distinguishes them from keys.
 const MARK: &str = "cofpass_";
 pub(crate) const LONGEST_PASS: Duration = Duration::from_secs(24 * 3600);
 
-/// What a pass allows.
+/// The rights of a pass.
 #[derive(Debug, Clone)]
 pub struct Pass {
     pub scope: ProjectScope,
@@ -25,7 +25,7 @@ pub struct Pass {
     pub actor: String,
 }
 
-/// The passes of this process; they end with it, and whoever needs one asks for another.
+/// The passes of this process; they end with it, and clients ask for new ones.
 #[derive(Debug)]
 pub(crate) struct Passes {
     issued: Mutex<HashMap<Digest, Issued>>,
@@ -48,7 +48,7 @@ impl Default for Passes {
 type Digest = [u8; 32];
 
 impl Passes {
-    /// Makes one, as the value of an `Authorization` header.
+    /// Creates a pass, as the value of an `Authorization` header.
     pub(crate) fn issue(
         &self,
         scope: &ProjectScope,
@@ -74,8 +74,8 @@ impl Passes {
         Ok(Secret::new(format!("Basic {basic}")))
     }
 
-    /// What a password opens, if it is a pass that still holds. Looked up by digest, so the time that it takes
-    /// tells nothing of the text.
+    /// The rights of a password, if it is a valid pass. Looked up by digest, so the time reveals nothing of
+    /// the text.
     pub(crate) fn find(&self, text: &str) -> Option<Pass> {
         if !text.starts_with(MARK) {
             return None;

@@ -1,16 +1,17 @@
-//! Forges of the site's own, which an operator vouches for.
+//! Forges at private addresses, which an operator allows.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use coffer_core::network::{Class, HostName, Walls, classify, normalise, parse_address, pass_on_site};
 
-/// The hosts that may be at private addresses. All others must be public: who connects a project to a forge chooses its
-/// address, and must not reach by it what only this server can.
+/// The hosts that may be at private addresses. All others must be public: the person who connects a project
+/// to a forge chooses its address, and must not reach networks that only this server can.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrivateHosts(Vec<(String, Option<u16>)>);
 
 impl PrivateHosts {
-    /// Reads `ghe.example.com` and `ghe.example.com:8443`, which is that port alone; answers with the text that is neither.
+    /// Parses `ghe.example.com` and `ghe.example.com:8443`, for only that port; the error is the invalid
+    /// text.
     pub fn parse<'a>(hosts: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let one = |text: &'a str| {
             let (name, port) = match text.rsplit_once(':') {
@@ -33,18 +34,18 @@ impl PrivateHosts {
     }
 }
 
-/// Whether an address is one of this machine's, by asking the kernel for a socket there. Asked each time: addresses
-/// come and go.
+/// Whether an address belongs to this machine, by binding a socket to it. Checked each time: addresses come
+/// and go.
 pub fn is_own(address: IpAddr) -> bool {
     let binds = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
-    // Where the kernel allows addresses that are not there (`ip_nonlocal_bind`), a socket says nothing.
+    // If the kernel allows foreign addresses (`ip_nonlocal_bind`), binding proves nothing.
     binds(normalise(address)) && !binds(NOWHERE)
 }
 
-/// An address of the documentation's, which no machine has.
+/// An address for documentation, which no machine has.
 const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// What kind of address it is, this machine's own included, as egress judges it.
+/// The class of an address, this machine's own included, as egress judges it.
 pub fn class_of(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Class {
     match classify(normalise(address)) {
         Class::Public if is_own(address) => Class::Host,
@@ -52,7 +53,7 @@ pub fn class_of(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Class {
     }
 }
 
-/// The address to dial, or why it is not.
+/// The address to dial, or why it is refused.
 pub(crate) fn may_dial(
     on_site: bool,
     address: IpAddr,

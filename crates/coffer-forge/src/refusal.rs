@@ -1,4 +1,4 @@
-//! How a forge's errors are explained to callers. What callers are not shown is logged here.
+//! Turns a forge's errors into refusals. Details that callers must not see are logged here.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl From<&ForgeError> for Refusal {
             ForgeError::Raced { .. } => Self::conflict(message),
             ForgeError::Invalid { .. } => Self::new(Code::Invalid, message),
             ForgeError::PackTooLarge { .. } => Self::new(Code::PackTooLarge, message).hint(
-                "push it in smaller parts, keep large files in Git LFS, or have an operator raise the setting",
+                "push it in smaller parts, keep large files in Git LFS, or ask an operator to raise the setting",
             ),
             ForgeError::TooLarge { .. } => Self::new(Code::PayloadTooLarge, message),
             ForgeError::Unreachable { retry_after, .. } => Self::new(Code::ForgeUnreachable, message)

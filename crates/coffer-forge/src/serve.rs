@@ -1,7 +1,7 @@
-//! Smart HTTP: git's own protocol for local repositories, spoken by git itself.
+//! Smart HTTP: git's own protocol for local repositories, served by git itself.
 //!
-//! A fetch is passed through as it comes. Of a push the commands are read before git is started, which is where
-//! refs, protection and passes are looked at; and what it did is on record before its client hears of it.
+//! A fetch is passed through. For a push, the commands are parsed before git starts, to check refs,
+//! protection and passes; and the result is recorded before the client gets it.
 
 pub(crate) mod commands;
 pub(crate) mod inflate;
@@ -28,20 +28,20 @@ use crate::local::LocalForge;
 use crate::storage::{metered, reserve};
 use crate::{ForgeError, Forges};
 
-/// The answer to a fetch waits in so many pieces for its client.
+/// Most pieces of a fetch's answer that wait for the client.
 const PIECES: usize = 4;
 const PIECE: usize = 64 * 1024;
-/// What a client may send to ask for something.
+/// The longest request of a fetch.
 const LONGEST_QUESTION: u64 = 64 << 20;
-/// Refs told of at once.
+/// The longest list of refs.
 const LONGEST_ADVERTISEMENT: usize = 32 << 20;
-/// What git says of a push.
+/// Git's longest report on a push.
 const LONGEST_REPORT: usize = 1 << 20;
 
-/// What git says of a pack that is longer than it was let.
+/// Git's message for a pack that is too long.
 const TOO_LONG: &str = "pack exceeds maximum allowed size";
 
-/// What a client wants of git.
+/// The service that a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
     UploadPack,
@@ -49,7 +49,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// As it stands in paths and media types.
+    /// Its name in paths and media types.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::UploadPack => "git-upload-pack",
@@ -73,13 +73,13 @@ impl std::str::FromStr for Service {
     }
 }
 
-/// How fetches and pushes ended.
+/// Counters of fetches and pushes.
 #[derive(Debug, Default)]
 pub struct GitFigures {
     pub fetched: AtomicU64,
     pub fetch_failed: AtomicU64,
     pub pushed: AtomicU64,
-    /// Nothing was moved, and the client was told why.
+    /// Nothing was changed, and the client got the reason.
     pub push_refused: AtomicU64,
     pub push_failed: AtomicU64,
 }
@@ -88,7 +88,7 @@ fn one_more(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What a client sends.
+/// A client's request.
 pub struct Incoming {
     pub body: BoxStream<'static, Result<Bytes, String>>,
     pub gzip: bool,
@@ -102,14 +102,14 @@ impl std::fmt::Debug for Incoming {
     }
 }
 
-/// What git answers, piece by piece; an error means that it is not whole.
+/// Git's answer, piece by piece; an error means that it is incomplete.
 pub type Outgoing = BoxStream<'static, std::io::Result<Bytes>>;
 
-/// Harmless flaws that old histories have; all others are refused in objects from outside.
+/// Harmless flaws of old histories; all others are refused in objects from outside.
 pub(crate) const TOLERATED: [&str; 4] =
     ["zeroPaddedFilemode", "badTimezone", "missingSpaceBeforeDate", "missingSpaceBeforeEmail"];
 
-/// Only what git defines, and nothing of it that we do not know.
+/// Only values that git defines and we know.
 fn protocol(shown: Option<&str>) -> Vec<(&'static str, String)> {
     let known = shown.into_iter().flat_map(|shown| shown.split(':'));
     let known = known.filter(|part| matches!(*part, "version=0" | "version=1" | "version=2")).take(1);
@@ -141,7 +141,7 @@ fn settings(service: Service) -> Vec<String> {
 }
 
 impl Forges {
-    /// The refs of a repository, as `info/refs` tells them.
+    /// The refs of a repository, as `info/refs` returns them.
     pub async fn advertise(
         &self,
         scope: &ProjectScope,
@@ -150,7 +150,7 @@ impl Forges {
         shown: Option<&str>,
     ) -> Result<Bytes, ForgeError> {
         let forge = self.local(scope, row, "")?;
-        // Here git shows its people why; later it would show a status alone.
+        // Here git shows the reason to its user; later it would show only a status.
         if service == Service::ReceivePack {
             self.admit_writes(row.project).await?;
         }
@@ -179,7 +179,7 @@ impl Forges {
         Ok(answer.into())
     }
 
-    /// Answers a fetch.
+    /// Handles a fetch.
     pub async fn upload_pack(
         &self,
         scope: &ProjectScope,
@@ -190,7 +190,7 @@ impl Forges {
         let room = self.git.transfer(row.project).await?;
         let (git, figures) = (self.git.clone(), self.figures.clone());
         let (send, mut pieces) = mpsc::channel(PIECES);
-        // A task of its own: it ends whatever its client does, and gives its room back.
+        // In its own task: it ends whatever its client does, and releases its place.
         self.transfers.spawn(async move {
             let _room = room;
             let fetch = fetch(&git, &forge, incoming, &send);
@@ -202,7 +202,7 @@ impl Forges {
                 let _ = send.send(Err(std::io::Error::other(error.to_string()))).await;
             }
         });
-        // The first piece tells whether there is an answer at all.
+        // The first piece shows whether there is an answer at all.
         let first = match pieces.recv().await {
             Some(Err(error)) => return Err(ForgeError::Git(error.to_string())),
             first => first,
@@ -213,7 +213,7 @@ impl Forges {
         Ok(futures_util::stream::iter(first).chain(rest).boxed())
     }
 
-    /// Takes a push. It is carried through once all of it has come, whether its client waits or not.
+    /// Handles a push. Once all of it has arrived, it is completed even if the client disconnects.
     pub async fn receive_pack(
         &self,
         scope: &ProjectScope,
@@ -235,7 +235,7 @@ impl Forges {
             let pushed = matches!(&done, Ok((_, true)));
             match &done {
                 Ok((_, true)) => one_more(&figures.pushed),
-                // A client's first try moves nothing and is told nothing.
+                // A client's first try changes nothing and gets an empty answer.
                 Ok((report, false)) if report.is_empty() => {}
                 Ok((_, false)) => one_more(&figures.push_refused),
                 Err(_) => one_more(&figures.push_failed),
@@ -276,7 +276,7 @@ async fn fetch(
             }
             sent = true;
             let passed = tokio::time::timeout(git.limits.silence, send.send(Ok(piece.freeze()))).await;
-            // Nobody waits for the rest.
+            // The client has disconnected.
             if !matches!(passed, Ok(Ok(()))) {
                 return Err(GitError::TimedOut);
             }
@@ -288,14 +288,14 @@ async fn fetch(
     let sent = sent?;
     let code = running.wait().await?;
     if sent || code == Some(0) {
-        // What went wrong after the first bytes git has said itself, in its own protocol.
+        // After the first bytes, git reports errors itself, in its own protocol.
         return Ok(());
     }
     asked?;
     Err(GitError::Failed(String::from_utf8_lossy(&complaint).lines().next().unwrap_or_default().to_string()))
 }
 
-/// Passes on what a client sends.
+/// Passes on the client's data.
 async fn feed(
     first: Bytes,
     mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
@@ -305,7 +305,7 @@ async fn feed(
     let late = |_| GitError::TimedOut;
     let mut next = Some(first);
     while let Some(piece) = next {
-        // Git may have heard enough.
+        // Git may have stopped reading.
         if tokio::time::timeout(silence, stdin.write_all(&piece)).await.map_err(late)?.is_err() {
             return Ok(());
         }
@@ -319,7 +319,7 @@ async fn feed(
     Ok(())
 }
 
-/// The report for the client, and whether anything moved.
+/// The report for the client, and whether anything changed.
 async fn push(
     git: &Git,
     forge: &LocalForge,
@@ -330,12 +330,12 @@ async fn push(
     let mut body = Inflate::new(incoming.body, incoming.gzip, limits.push);
     let (commands, first) = Commands::read(&mut body, limits.silence).await?;
     let Some(commands) = commands else {
-        // A client's first try, to see whether it is let in.
+        // A client's first try, to see whether it is authorised.
         drain(body, limits.silence).await;
         return Ok((Bytes::new(), false));
     };
     if !commands.reports {
-        // Without one, git itself does not say which refs it has moved.
+        // Without a report, git does not say which refs it has changed.
         drain(body, limits.silence).await;
         return Err(ForgeError::invalid("the push", "is by a client that takes no report (`report-status`)"));
     }
@@ -399,7 +399,7 @@ async fn push(
             None
         };
         if let Some(refusal) = refusal {
-            // The client hears of it once it has sent all; as much again is read for that.
+            // The client reads the answer once it has sent everything; drain as much again for that.
             drain(&mut body, limits.silence).await;
             drain(up_to(limits.push, body.into_rest()), limits.silence).await;
             return Ok((commands.refused(|_| format!("pack_too_large: {refusal}")), false));
@@ -417,7 +417,7 @@ async fn push(
     Ok((report.into(), !moved.is_empty()))
 }
 
-/// Reads away what is still coming, so that the client hears the answer.
+/// Drains the rest, so that the client reads the answer.
 pub(crate) async fn drain(
     mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
     silence: std::time::Duration,
@@ -425,7 +425,7 @@ pub(crate) async fn drain(
     while let Ok(Some(Ok(_))) = tokio::time::timeout(silence, body.next()).await {}
 }
 
-/// What comes of `body` within so many bytes.
+/// The body, up to this many bytes.
 fn up_to(
     most: u64,
     body: impl Stream<Item = Result<Bytes, String>> + Unpin,
@@ -438,7 +438,7 @@ fn up_to(
 }
 
 impl LocalForge {
-    /// Puts a push on record.
+    /// Records a push.
     async fn pushed(&self, moved: &[&Command]) -> Result<(), ForgeError> {
         let refs: Vec<_> = moved
             .iter()
@@ -458,12 +458,12 @@ impl LocalForge {
         self.follow_all().await
     }
 
-    /// Packs what many pushes have left, now and then.
+    /// Repacks a repository now and then.
     async fn tidy_objects(&self) {
         let call = Call {
             config: ["gc.auto=2000", "gc.autoPackLimit=40", "gc.autoDetach=false"].map(String::from).to_vec(),
             time: Some(self.bare.git.limits.transfer_time),
-            // Millions of objects take more to pack than to receive.
+            // Repacking millions of objects takes more memory than receiving them.
             spare: self.bare.git.spare_memory(self.row.project),
             ..Call::within(&self.bare.directory)
         };

@@ -1,4 +1,4 @@
-//! Room on disk: the project's quota, and a floor of free space for all.
+//! Disk space: the project's quota, and a minimum of free space.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt};
 use crate::local::LocalForge;
 use crate::{ForgeError, Forges};
 
-/// There is too little free space left on the server's disk.
+/// The server's disk has too little free space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the server's disk has {} MiB free, and writes need {} MiB", free >> 20, least >> 20)]
 pub struct DiskLow {
@@ -19,7 +19,7 @@ pub struct DiskLow {
     pub least: u64,
 }
 
-/// Below so many free bytes nothing is taken any more: what runs needs the rest.
+/// The minimum of free bytes: the server itself needs them.
 #[derive(Debug, Clone)]
 pub struct DiskFloor {
     directory: PathBuf,
@@ -27,7 +27,7 @@ pub struct DiskFloor {
 }
 
 impl DiskFloor {
-    /// Of the disk that `directory` is on; 0 is no floor.
+    /// For the disk of `directory`; 0 turns it off.
     pub fn new(directory: PathBuf, least: u64) -> Self {
         Self { directory, least }
     }
@@ -43,8 +43,8 @@ impl DiskFloor {
                 if free < self.least { Err(DiskLow { free, least: self.least }) } else { Ok(()) }
             }
             Err(error) => {
-                // What is written next tells more.
-                tracing::warn!("could not look how full `{}` is: {error}", self.directory.display());
+                // The next write will show.
+                tracing::warn!("could not get the free space of `{}`: {error}", self.directory.display());
                 Ok(())
             }
         }
@@ -61,7 +61,7 @@ impl From<ChangeError> for ForgeError {
     }
 }
 
-/// Room for what is about to come, to begin with.
+/// Reserves initial room for an upload.
 pub(crate) async fn reserve(
     store: &Store,
     project: ProjectId,
@@ -70,8 +70,8 @@ pub(crate) async fn reserve(
     Ok(store.reserve_storage(project, bytes).await?)
 }
 
-/// What comes, with room reserved for each piece before it is passed on. Where there is none, the rest is read away, so
-/// that the client hears why, and the stream fails.
+/// Reserves room for each piece before it is passed on. If there is none, drains the rest, so that the client
+/// reads the reason, and fails.
 pub(crate) fn metered<'a, S>(
     body: S,
     reservation: Reservation,
@@ -93,22 +93,22 @@ where
         while let Some(Ok(_)) = body.next().await {}
         Some((Err(error.to_string()), (body, reservation, came)))
     });
-    // Some read on after the end.
+    // Some callers read on after the end.
     metered.fuse().boxed()
 }
 
 impl Forges {
-    /// Whether anything may be written for a project now.
+    /// Whether a project may write now.
     pub(crate) async fn admit_writes(&self, project: ProjectId) -> Result<(), ForgeError> {
         self.floor.check()?;
         self.store.storage_refusal(project).await?.map_or(Ok(()), |over| Err(ForgeError::OverQuota(over)))
     }
 
-    /// Counts the repositories that were there before anybody counted.
+    /// Counts repositories that have no recorded size.
     pub async fn count_repositories(&self) -> Result<(), ForgeError> {
         for (project, id) in self.store.uncounted_repositories(&self.store.operator()).await? {
             let directory = self.shelf.path(project, id);
-            // Another server's, or gone.
+            // Another server's, or deleted.
             if !directory.is_dir() {
                 continue;
             }
@@ -128,7 +128,7 @@ impl Forges {
 }
 
 impl LocalForge {
-    /// Puts on record what the repository takes now.
+    /// Records the current size of the repository.
     pub(crate) async fn count_size(&self) -> Result<(), ForgeError> {
         let size = self.bare.size().await?.saturating_add(self.lfs_size().await?);
         Ok(self.store.set_repository_size(self.row.id, size).await?)

@@ -1,28 +1,29 @@
-//! The system calls that git may make, as a filter. Those that are not listed do not exist for git: C libraries fall back
+//! The system calls that git may use, as a seccomp filter. Other calls fail as unknown: C libraries fall back
 //! from new calls to these.
 //!
-//! The kernel runs a new filter once for each call that there is, and every git process gets its own. So numbers are
-//! compared by ranges: 106 instructions, installed in 0.15 ms, where `seccompiler` makes one comparison for each number,
-//! 705 instructions in 0.4 ms.
+//! The kernel runs a new filter once for each existing call, and every git process gets its own. So numbers
+//! are compared by ranges: 106 instructions, installed in 0.15 ms; `seccompiler` generates one comparison per
+//! number, 705 instructions in 0.4 ms.
 
 use seccompiler::{BpfProgram, sock_filter};
 
-/// What is done with a range of numbers.
+/// The verdict on a range of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Refuse,
     Allow,
-    /// `clone` without new namespaces. `clone3` has its flags in memory, where no filter reads them, so it is refused.
+    /// `clone` without new namespaces. `clone3` has its flags in memory, which a filter cannot read, so it is
+    /// refused.
     Clone,
-    /// `ioctl` that asks about a terminal or a pipe.
+    /// `ioctl` for queries about a terminal or a pipe.
     Ioctl,
 }
 
-/// Where the kernel puts what a filter looks at, in `struct seccomp_data`.
+/// Offsets of the fields in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const fn argument(index: u32) -> u32 {
-    // Its low half, on a little-endian machine.
+    // The low half, on a little-endian machine.
     16 + 8 * index
 }
 
@@ -55,7 +56,7 @@ const ALLOW: sock_filter = instruction(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
 const REFUSE: sock_filter = instruction(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned());
 
 pub(super) fn filter() -> BpfProgram {
-    // The verdicts follow the ranges, each at a place that jumps forward can name.
+    // The verdicts follow the ranges, each within reach of a forward jump.
     let mut verdicts = vec![REFUSE, ALLOW];
     let clone_at = verdicts.len();
     verdicts.extend([
@@ -89,12 +90,12 @@ pub(super) fn filter() -> BpfProgram {
         let jump = u8::try_from(to_verdicts + place(*verdict)).expect("a test counts the ranges");
         program.push(instruction(IF_AT_LEAST, 0, jump, *end));
     }
-    // Behind the last range comes the first verdict, which refuses.
+    // After the last range comes the first verdict, which refuses.
     program.extend(verdicts);
     program
 }
 
-/// Ends of ranges, each excluded, and what is done with the numbers below it; what is behind the last is refused.
+/// Exclusive ends of ranges with the verdict on the numbers below; numbers after the last are refused.
 fn ranges() -> Vec<(u32, Verdict)> {
     let number = |number: i64| u32::try_from(number).expect("numbers of calls are small");
     let mut all: Vec<_> = calls().into_iter().map(|call| (number(call), Verdict::Allow)).collect();
@@ -230,7 +231,7 @@ fn calls() -> Vec<i64> {
         libc::SYS_sysinfo,
         libc::SYS_uname,
     ];
-    // What other processors do by the calls above.
+    // Calls of x86-64 that other processors do by the calls above.
     #[cfg(target_arch = "x86_64")]
     calls.extend([
         libc::SYS_access,
@@ -267,7 +268,7 @@ fn calls() -> Vec<i64> {
 mod tests {
     use super::*;
 
-    /// What the program says to a call, by running it.
+    /// The program's verdict on a call, by running it.
     fn verdict(program: &[sock_filter], number: u32, arguments: [u32; 2]) -> u32 {
         let (mut at, mut loaded) = (0, 0);
         loop {

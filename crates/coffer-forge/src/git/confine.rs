@@ -1,8 +1,9 @@
-//! Confines git: whatever it is made to do, it reaches its own repository and the system's programs, and no other
-//! file, no socket and no process of others.
+//! Confines git: even if an attacker controls it, it can access only its own repository and the system's
+//! programs, and no other file, socket or process.
 //!
-//! Landlock and seccomp bind a thread and what it starts, so a thread restricts itself, starts git and ends. Unlike
-//! `pre_exec` this runs no code between fork and exec, and copies none of the server's memory maps.
+//! Landlock and seccomp apply to a thread and its children, so a thread restricts itself, starts git and
+//! ends. Unlike `pre_exec` this runs no code between fork and exec, and copies none of the server's memory
+//! maps.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,16 +18,16 @@ use seccompiler::BpfProgram;
 use super::calls;
 use super::runner::STACK;
 
-/// The newest rights that this code knows; a kernel that knows fewer enforces those.
+/// The newest access rights that this code knows; an older kernel enforces fewer.
 const NEWEST: ABI = ABI::V6;
-/// The oldest version that git can work under: before it, no file can move to another directory.
+/// The oldest version that git can work under: earlier ones do not allow moving files between directories.
 const OLDEST: ABI = ABI::V2;
 
 /// Programs and libraries.
 const SYSTEM: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/lib32"];
 const LOADER_CACHE: &str = "/etc/ld.so.cache";
 const NOWHERE: &str = "/dev/null";
-/// Some builds of git take the names of temporary files from here.
+/// Some builds of git use this for the names of temporary files.
 const RANDOM: &str = "/dev/urandom";
 
 /// Whether this kernel has Landlock, switched on and new enough for git.
@@ -35,22 +36,22 @@ pub fn has_landlock() -> bool {
     ruleset.handle_access(AccessFs::from_all(OLDEST)).and_then(Ruleset::create).is_ok()
 }
 
-/// What every git process is restricted by.
+/// The restrictions of every git process.
 #[derive(Debug)]
 pub(super) struct Confinement {
-    /// The places that all may read; none without Landlock.
+    /// The directories that all may read; `None` without Landlock.
     system: Option<Vec<(PathFd, BitFlags<AccessFs>)>>,
     calls: BpfProgram,
 }
 
 impl Confinement {
-    /// Without Landlock, the system call filter is all there is.
+    /// Without Landlock there is only the system call filter.
     pub(super) fn new(landlock: bool) -> io::Result<Self> {
         let system = landlock.then(system_places);
         Ok(Self { system, calls: calls::filter() })
     }
 
-    /// Starts a program that may change what lies in `places` and nothing else.
+    /// Starts a program that may change only files in `places`.
     pub(super) fn spawn(&self, command: &mut Command, places: &[PathBuf]) -> io::Result<Child> {
         let ruleset = self.ruleset(places)?;
         let start = || {
@@ -87,7 +88,7 @@ impl Confinement {
 }
 
 fn open(place: &Path) -> io::Result<PathFd> {
-    // Not `NotFound`, which says that there is no git.
+    // Not `NotFound`, which would mean that git is missing.
     PathFd::new(place).map_err(|error| io::Error::other(format!("`{}`: {error}", place.display())))
 }
 
@@ -97,11 +98,11 @@ fn system_places() -> Vec<(PathFd, BitFlags<AccessFs>)> {
     let read = BitFlags::from(AccessFs::ReadFile);
     let files = [(LOADER_CACHE, read), (RANDOM, read), (NOWHERE, nowhere)];
     let all = SYSTEM.into_iter().map(|place| (place, programs)).chain(files);
-    // What a distribution does not have needs no rule.
+    // Skip directories that a distribution does not have.
     all.filter_map(|(place, access)| Some((PathFd::new(place).ok()?, access))).collect()
 }
 
-/// All that git does in its repository: no programs, devices or sockets.
+/// Git's access to its repository: no programs, devices or sockets.
 fn own_access() -> BitFlags<AccessFs> {
     let never = AccessFs::Execute
         | AccessFs::MakeChar

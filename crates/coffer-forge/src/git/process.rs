@@ -1,4 +1,4 @@
-//! A git process, as its client holds it.
+//! A running git process, as its client sees it.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -13,10 +13,10 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use super::runner::{GitRunner, Order, Reply};
 use super::{GitError, GitProcesses};
 
-/// Git's streams: input, output, complaints.
+/// Git's streams: input, output, errors.
 type Pipes = (Sender, Receiver, Receiver);
 
-/// Whom to ask for a process.
+/// The service that starts processes.
 #[derive(Debug)]
 pub(super) enum Starter {
     Here(GitRunner),
@@ -37,7 +37,7 @@ impl Starter {
         let (pipes, theirs) = pipes().map_err(failed)?;
         let order = serde_json::to_vec(order).map_err(|error| failed(error.into()))?;
         send(&mut stream, &order, &theirs).await.map_err(failed)?;
-        // Input before git is limited would be unlimited.
+        // Wait until git is limited before sending input.
         let mut reply = vec![0];
         stream.read_exact(&mut reply).await.map_err(failed)?;
         Ok(Running { stream, pipes: Some(pipes), reply })
@@ -83,12 +83,12 @@ async fn send(stream: &mut UnixStream, order: &[u8], streams: &[OwnedFd; 3]) -> 
     stream.write_all(order).await
 }
 
-/// A git that runs; it ends with this, and all that it has started.
+/// A running git process; dropping this ends it with its children.
 #[derive(Debug)]
 pub(crate) struct Running {
     stream: UnixStream,
     pipes: Option<Pipes>,
-    /// What the runner has said so far.
+    /// The runner's reply so far.
     reply: Vec<u8>,
 }
 
@@ -98,7 +98,7 @@ impl Running {
         self.pipes.take().expect("the streams of a process are taken once")
     }
 
-    /// Waits for its end; `None` where a signal ended it.
+    /// Waits for its end; `None` if a signal ended it.
     pub(crate) async fn wait(&mut self) -> Result<Option<i32>, GitError> {
         let heard = self.stream.read_to_end(&mut self.reply).await;
         heard.map_err(|error| GitError::Failed(error.to_string()))?;

@@ -1,9 +1,9 @@
-//! Starts git for the server. `coffer up` runs this as a process of its own, in a cgroup with a memory limit: git is
-//! born under that limit, where moving each process there would take the kernel about 10 ms. Without such a process,
-//! as in tests, threads of the server do the same.
+//! Starts git for the server. `coffer up` runs this as a separate process, in a cgroup with a memory limit:
+//! git starts under that limit, while moving each process there would take the kernel about 10 ms. Without
+//! such a process, as in tests, threads of the server do the same.
 //!
-//! Each git process has a connection of its own. It carries the [`Order`] with git's three streams as descriptors, then
-//! [`STARTED`] and the [`Reply`]. A client that closes its end, or says that it sends no more, ends git.
+//! Each git process has its own connection. It carries the [`Order`] with git's three streams as descriptors,
+//! then [`STARTED`] and the [`Reply`]. If a client closes its end, or its sending side, git is ended.
 
 use std::io::{self, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -21,51 +21,51 @@ use serde::{Deserialize, Serialize};
 
 use super::confine::Confinement;
 
-/// Address space besides memory that git fills: packs are mapped.
+/// Address space in addition to git's memory: packs are mapped.
 const MAPPED: u64 = 4 << 30;
 /// Enough for a thread that starts git; many of them must fit the memory of one git.
 pub(super) const STACK: usize = 512 << 10;
-/// Says that git runs and is limited. JSON may begin with it.
+/// Confirms that git runs and is limited. JSON may begin with it.
 pub(super) const STARTED: u8 = b' ';
 const LONGEST_ORDER: usize = 16 << 20;
-/// The kernel ends git first when memory is short.
+/// The kernel kills git first when memory is low.
 const OOM_SCORE: &str = "1000";
 
-/// One git process to be.
+/// A git process to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(String, String)>,
     pub(super) directory: PathBuf,
-    /// What it may read and change.
+    /// The directories that it may read and change.
     pub(super) places: Vec<PathBuf>,
-    /// Memory that it may fill, in bytes.
+    /// Its memory limit, in bytes.
     pub(super) memory: u64,
 }
 
 /// How it ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// Its exit code; none where a signal ended it.
+    /// Its exit code; `None` if a signal ended it.
     Ended(Option<i32>),
     Missing,
     Failed(String),
 }
 
-/// Starts what comes on a socket, for as long as this process lives.
+/// Starts git for requests on a socket, as long as this process runs.
 #[derive(Debug)]
 pub struct GitRunner {
     confinement: Arc<Confinement>,
 }
 
 impl GitRunner {
-    /// Without Landlock, git is confined by its user and a system call filter alone.
+    /// Without Landlock, git is confined only by its user and a system call filter.
     pub fn new(landlock: bool) -> io::Result<Self> {
         Ok(Self { confinement: Arc::new(Confinement::new(landlock)?) })
     }
 
-    /// Limits this process, and so whatever it starts, to what git of `memory` bytes may have at most, and lets the
-    /// kernel end it first.
+    /// Limits this process, and so its children, to the most that git with `memory` bytes may have, and lets
+    /// the kernel kill it first.
     pub fn limit_itself(memory: u64) -> io::Result<()> {
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE)?;
         for (resource, most) in limits(memory.saturating_mul(super::WITH_SPARE)) {
@@ -81,7 +81,7 @@ impl GitRunner {
         }
     }
 
-    /// Does what one connection asks for, in a thread.
+    /// Serves one connection, in a thread.
     pub(super) fn attend(&self, stream: UnixStream) {
         let confinement = self.confinement.clone();
         let attend = move || {
@@ -89,7 +89,7 @@ impl GitRunner {
                 tracing::debug!("a client of git's runner broke off: {error}");
             }
         };
-        // Dropped, the connection tells its client.
+        // Dropping the connection informs its client.
         if let Err(error) =
             std::thread::Builder::new().name("git runner".into()).stack_size(STACK).spawn(attend)
         {
@@ -102,7 +102,7 @@ fn attend(stream: &UnixStream, confinement: &Confinement) -> io::Result<()> {
     let Some((order, streams)) = receive(stream)? else { return Ok(()) };
     let reply = match start(&order, streams, confinement) {
         Ok(child) => {
-            // A closed connection is fine: then there is no one to watch for, either.
+            // A closed connection is fine: then there is no client to watch for, either.
             let _ = (&*stream).write_all(&[STARTED]);
             watch(child, stream)?
         }
@@ -117,27 +117,28 @@ fn start(
     [stdin, stdout, stderr]: [OwnedFd; 3],
     confinement: &Confinement,
 ) -> io::Result<Child> {
-    // By its full path: looking it up in another `PATH` would make the standard library fork, which is slower.
+    // By its full path: looking it up in another `PATH` would make the standard library fork, which is
+    // slower.
     let places = super::PATH.split(':').map(|place| Path::new(place).join("git"));
     let program = places.into_iter().find(|program| program.is_file()).ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     let environment = order.environment.iter().map(|(name, value)| (name, value));
     command.args(&order.arguments).env_clear().envs(environment).current_dir(&order.directory);
     command.stdin(stdin).stdout(stdout).stderr(stderr);
-    // A group of its own: git starts others, and they are to end with it.
+    // Its own process group: git's children must end with it.
     command.process_group(0);
     let child = confinement.spawn(&mut command, &order.places)?;
-    // Git gets its input after this, and nothing large or of its own making before.
+    // Git gets its input only after this.
     limit(&child, order.memory);
     Ok(child)
 }
 
-/// What a process may fill and map.
+/// The limits of a process.
 fn limits(memory: u64) -> [(Resource, u64); 3] {
     [(Resource::Data, memory), (Resource::As, memory.saturating_add(MAPPED)), (Resource::Core, 0)]
 }
 
-/// Where a runner has limited itself, it has inherited no more than twice this.
+/// A runner that has limited itself has inherited at most twice this.
 fn limit(child: &Child, memory: u64) {
     let Some(pid) = pid(child) else { return };
     for (resource, most) in limits(memory) {
@@ -156,10 +157,10 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// Waits for git, or for its client to leave.
+/// Waits for git, or for its client to disconnect.
 fn watch(mut child: Child, stream: &UnixStream) -> io::Result<Reply> {
     let group = pid(&child).ok_or(io::ErrorKind::InvalidData)?;
-    // Until it was waited for, its number is not another's.
+    // Until it was reaped, its pid cannot be reused.
     let end = || kill_process_group(group, Signal::KILL);
     let watched = pidfd_open(group, PidfdFlags::empty()).and_then(|running| {
         loop {
@@ -170,14 +171,14 @@ fn watch(mut child: Child, stream: &UnixStream) -> io::Result<Reply> {
             }
         }
     });
-    // Whatever it has started ends with it.
+    // End its children with it.
     let _ = end();
     let status = child.wait()?;
     watched?;
     Ok(Reply::Ended(status.code()))
 }
 
-/// The order and git's streams; none where the client sends nothing.
+/// The order and git's streams; `None` if the client sends nothing.
 fn receive(stream: &UnixStream) -> io::Result<Option<(Order, [OwnedFd; 3])>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

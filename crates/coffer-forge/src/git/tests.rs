@@ -88,7 +88,7 @@ async fn what_takes_too_long_ends_with_all_it_started() {
     panic!("what git had started still runs");
 }
 
-/// Runs a shell as git runs what it starts, in a repository of its own; another's lies next to it.
+/// Runs a shell as git runs programs, in its own repository; another project's is next to it.
 async fn shell(git: &Git, script: &str) -> (Finished, tempfile::TempDir) {
     let dir = tempfile::TempDir::new().unwrap();
     let (own, other) = (dir.path().join("own.git"), dir.path().join("other.git"));
@@ -100,7 +100,7 @@ async fn shell(git: &Git, script: &str) -> (Finished, tempfile::TempDir) {
     (git.run(Call::within(&own), &["-c", &alias, "attack"]).await.unwrap(), dir)
 }
 
-/// The commands of a shell that must fail, and those that must not.
+/// Shell commands that must fail.
 const ESCAPES: [(&str, &str); 8] = [
     ("another repository", "cat OTHER/secret"),
     ("another repository by a link", "ln -s OTHER link && cat link/secret"),

@@ -1,4 +1,4 @@
-//! GitHub Apps: from a private key to tokens that live for an hour.
+//! GitHub Apps: creates tokens, valid for an hour, from a private key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -7,7 +7,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde_json::json;
 
-/// GitHub takes ten minutes at most, and clocks differ.
+/// GitHub accepts ten minutes at most, and clocks differ.
 const LIFE_S: i64 = 540;
 const SKEW_S: i64 = 60;
 
@@ -19,7 +19,7 @@ pub(super) struct InstallationToken {
     pub(super) expires_s: i64,
 }
 
-/// A proof, good for minutes, that whoever sends it has the App's private key.
+/// A JWT, valid for minutes, that proves possession of the App's private key.
 pub(super) fn proof(key: &str, app_id: i64, now_s: i64) -> Result<Secret, &'static str> {
     let pair = read_key(key)?;
     let part = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
@@ -32,7 +32,7 @@ pub(super) fn proof(key: &str, app_id: i64, now_s: i64) -> Result<Secret, &'stat
     Ok(Secret::new(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))))
 }
 
-/// A key as GitHub gives it out (PKCS#1), or as others write it (PKCS#8).
+/// Parses a key as GitHub issues it (PKCS#1), or in PKCS#8.
 fn read_key(pem: &str) -> Result<RsaKeyPair, &'static str> {
     const WHY: &str = "is not the private key of a GitHub App in PEM";
     let between = |label: &str| {

@@ -1,4 +1,5 @@
-//! One credential at one address: authorises, waits, retries, remembers, gives up.
+//! A client with one credential for one address: authorises, waits for rate limits, retries, caches, and
+//! stops when the forge is down.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,26 +22,26 @@ use coffer_http::breaker::{Breaker, Policy, Standing};
 
 type Answer<T> = Result<T, ForgeError>;
 
-/// A rate limit that ends within this is waited for.
+/// The client waits for a rate limit that ends within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TRIES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// An installation's token is renewed this long before it ends.
+/// How long before its end an installation's token is renewed.
 const RENEW_S: i64 = 300;
 const POLICY: Policy =
     Policy { failures: 5, pause: Duration::from_secs(5), longest_pause: Duration::from_secs(60) };
-/// What breakers of GitHub's are called, in logs and figures.
+/// The name of GitHub's circuit breakers, in logs and metrics.
 pub(crate) const GITHUB_BREAKER: &str = "github";
-/// Answers remembered by their tag.
+/// Most cached answers with an ETag.
 const MOST_REMEMBERED: usize = 256;
 const LARGEST_REMEMBERED: usize = 128 * 1024;
 
-/// What is counted of all connections together.
+/// Counters over all connections.
 #[derive(Debug, Default)]
 pub struct GitHubFigures {
     pub requests: AtomicU64,
     pub failures: AtomicU64,
-    /// Requests that met a rate limit, and for how long they were made to wait.
+    /// Requests that met a rate limit, and how long they waited.
     pub rate_limited: AtomicU64,
     pub waited_ms: AtomicU64,
     /// Answers that had not changed.
@@ -60,7 +61,7 @@ pub(crate) struct Client {
     remembered: Mutex<HashMap<String, (String, Bytes)>>,
 }
 
-/// A request to be.
+/// A new request.
 struct Ask<'a> {
     method: Method,
     path: &'a str,
@@ -115,12 +116,12 @@ impl Client {
         secret.value.clone().ok_or_else(|| refused("is sealed under a master key that is not here"))
     }
 
-    /// What is sent to be let in.
+    /// The current token.
     async fn token(&self) -> Answer<Secret> {
         Ok(self.token_and_life().await?.0)
     }
 
-    /// The same, and for how long it is good, where that is known.
+    /// The same, with how long it is valid, if known.
     pub(super) async fn token_and_life(&self) -> Answer<(Secret, Option<Duration>)> {
         match &self.credential {
             Credential::Token { secret } => Ok((self.secret(secret).await?, None)),
@@ -159,7 +160,7 @@ impl Client {
         Ok(InstallationToken { token: Secret::new(token), expires_s })
     }
 
-    /// What a GitHub App was granted; none for a token.
+    /// The permissions of a GitHub App; `None` for a token.
     pub(super) async fn app_permissions(&self) -> Answer<Option<Value>> {
         let Credential::App { installation_id, .. } = &self.credential else { return Ok(None) };
         let Some(proof) = self.proof().await? else { return Ok(None) };
@@ -170,7 +171,7 @@ impl Client {
         Ok(Some(json_of(&checked(answer, "see its installation", &what)?)?["permissions"].take()))
     }
 
-    /// Asks for JSON.
+    /// Requests JSON.
     pub(super) async fn json(
         &self,
         method: Method,
@@ -184,7 +185,7 @@ impl Client {
         json_of(&checked(answer, doing, &what)?)
     }
 
-    /// Asks for text.
+    /// Requests text.
     pub(super) async fn text(
         &self,
         path: &str,
@@ -203,13 +204,13 @@ impl Client {
         if answer.status() != StatusCode::UNAUTHORIZED || !is_app {
             return Ok(answer);
         }
-        // It may have been revoked before its time. Nothing was done, so it can be asked again.
+        // It may have been revoked early. Nothing was done, so the request can be repeated.
         *self.installation.lock().await = None;
         let token = self.token().await?;
         self.ask_as(&ask, &token).await
     }
 
-    /// Asks with retries: reads on silence and on errors of the server's own, writes only where they were not sent.
+    /// Sends with retries: reads on silence and server errors, writes only if they were not sent.
     async fn ask_as(&self, ask: &Ask<'_>, token: &Secret) -> Answer<Response<Bytes>> {
         let is_read = ask.method == Method::GET;
         let (mut path, mut hops) = (ask.path.to_string(), 0);
@@ -217,7 +218,7 @@ impl Client {
         loop {
             self.turn().await?;
             let leave = self.breaker.admit().map_err(|open| ForgeError::Unreachable {
-                why: "it did not answer the last questions and is left alone for a while".into(),
+                why: "it did not answer the last requests; not trying again for a while".into(),
                 retry_after: Some(open.retry_after),
             })?;
             tried += 1;
@@ -288,7 +289,7 @@ impl Client {
         }
     }
 
-    /// Waits while the forge wants to be left alone, if that is not long.
+    /// Waits for a rate limit, if that is not long.
     async fn turn(&self) -> Answer<()> {
         let Some(wait) = self.limits.wait(Instant::now()) else { return Ok(()) };
         if wait > PATIENCE {
@@ -328,7 +329,7 @@ impl Client {
         self.remembered.lock().get(&key).cloned()
     }
 
-    /// Keeps an answer that has a tag, and gives back the one that has not changed.
+    /// Caches an answer with an ETag, and returns the cached one if it has not changed.
     fn remember(&self, ask: &Ask<'_>, path: &str, answer: Response<Bytes>) -> Answer<Response<Bytes>> {
         if answer.status() == StatusCode::NOT_MODIFIED {
             self.figures.unchanged.fetch_add(1, Ordering::Relaxed);
@@ -367,7 +368,7 @@ fn json_of(body: &Bytes) -> Answer<Value> {
     serde_json::from_slice(body).map_err(|_| super::strange("no JSON"))
 }
 
-/// The body of a good answer, or what is wrong.
+/// The body of a successful answer, or the error.
 fn checked(answer: Response<Bytes>, doing: &'static str, what: &(&'static str, String)) -> Answer<Bytes> {
     let status = answer.status();
     if status.is_success() {
@@ -392,7 +393,7 @@ fn checked(answer: Response<Bytes>, doing: &'static str, what: &(&'static str, S
         StatusCode::FORBIDDEN => {
             ForgeError::PermissionMissing { doing: doing.into(), scope: scope_of(answer.headers(), &message) }
         }
-        // Not mergeable, for one of many reasons that its words tell.
+        // Not mergeable, for a reason that the message has.
         StatusCode::METHOD_NOT_ALLOWED
             if message.to_lowercase().contains("review") || message.contains("protected") =>
         {
@@ -411,7 +412,7 @@ fn checked(answer: Response<Bytes>, doing: &'static str, what: &(&'static str, S
     })
 }
 
-/// What GitHub says that would have been enough.
+/// The sufficient permission, from GitHub's answer.
 fn scope_of(headers: &HeaderMap, message: &str) -> String {
     let told = |name: &str| headers.get(name)?.to_str().ok().filter(|told| !told.trim().is_empty());
     let scope = told("x-accepted-github-permissions").or_else(|| told("x-accepted-oauth-scopes"));

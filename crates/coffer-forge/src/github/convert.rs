@@ -1,4 +1,4 @@
-//! From GitHub's JSON to our own types.
+//! Converts GitHub's JSON to our own types.
 
 use coffer_core::forge::{BranchName, CommitId, DiffSide, IssueState, PullState, StatusState, Verdict};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::forge::{Branch, Comment, DiffFile, InlineComment, Issue, Pull, Review
 
 type Answer<T> = Result<T, ForgeError>;
 
-/// What a text of theirs is cut at.
+/// The longest text; longer ones are cut.
 const LONGEST: usize = 256 * 1024;
 
 pub(crate) fn strange(what: &str) -> ForgeError {
@@ -40,7 +40,7 @@ pub(crate) fn commit(value: &Value) -> Answer<CommitId> {
     value.as_str().and_then(|id| id.parse().ok()).ok_or_else(|| strange("a commit that is none"))
 }
 
-/// A time as ours are shown; theirs as it is where it is none.
+/// A time in our format; GitHub's text if it cannot be parsed.
 pub(crate) fn when(value: &Value) -> Option<String> {
     let text = text(value)?;
     match text.parse::<jiff::Timestamp>() {
@@ -54,7 +54,7 @@ fn id(value: &Value, what: &str) -> Answer<String> {
 }
 
 fn author(value: &Value) -> String {
-    // An account that was deleted leaves none.
+    // A deleted account has no name.
     text(&value["user"]["login"]).unwrap_or_else(|| "ghost".into())
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn pull(told: &Value) -> Answer<Pull> {
         base: branch(&told["base"]["ref"])?,
         head_commit: commit(&told["head"]["sha"])?,
         base_commit: commit(&told["base"]["sha"])?,
-        // Before the merge this is a trial of GitHub's own.
+        // Before the merge this is GitHub's trial merge.
         merge_commit: match state {
             PullState::Merged => Some(commit(&told["merge_commit_sha"])?),
             PullState::Open | PullState::Closed => None,
@@ -120,7 +120,7 @@ pub(crate) fn comment(told: &Value) -> Answer<Comment> {
     })
 }
 
-/// A review that was given; one that is still being written is nobody's business.
+/// A submitted review; `None` for one that is still being written.
 pub(crate) fn review(told: &Value) -> Answer<Option<Review>> {
     let verdict = match told["state"].as_str() {
         Some("APPROVED") => Verdict::Approve,

@@ -1,37 +1,37 @@
-//! GitHub's rate limits: how long to leave it alone.
+//! GitHub's rate limits: how long to wait.
 
 use std::time::{Duration, Instant};
 
 use coffer_core::sync::Mutex;
 use http::{HeaderMap, StatusCode};
 
-/// Where GitHub says that it is too much and not for how long.
+/// The wait if GitHub does not say for how long.
 const UNTOLD: Duration = Duration::from_secs(60);
-/// No forge silences us for longer.
+/// The longest wait that a forge can impose.
 const LONGEST: Duration = Duration::from_secs(2 * 3600);
 
-/// What the answers of one credential said of its limits.
+/// The rate limits of one credential.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     until: Mutex<Option<Instant>>,
 }
 
 impl Limits {
-    /// How long it is to be left alone.
+    /// How long to wait.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let until = (*self.until.lock())?;
         Some(until.saturating_duration_since(now)).filter(|wait| !wait.is_zero())
     }
 
-    /// Leaves it alone for that long.
+    /// Makes requests wait for this long, at most [`LONGEST`].
     pub(super) fn hold(&self, wait: Duration, now: Instant) {
         let mut until = self.until.lock();
         *until = (*until).max(Some(now + wait.min(LONGEST)));
     }
 }
 
-/// How long an answer wants us to wait, where it says that it is too much: the primary limit by `x-ratelimit-*`, the
-/// secondary ones by `retry-after` or words.
+/// How long an answer that reports a rate limit wants us to wait: the primary limit by `x-ratelimit-*`, the
+/// secondary ones by `retry-after` or text.
 pub(super) fn told(status: StatusCode, headers: &HeaderMap, body: &[u8], now_s: i64) -> Option<Duration> {
     if !matches!(status, StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS) {
         return None;
@@ -52,7 +52,7 @@ pub(super) fn told(status: StatusCode, headers: &HeaderMap, body: &[u8], now_s: 
     much.then_some(UNTOLD)
 }
 
-/// How long until more may be asked, where an answer that was good was the last of its hour.
+/// How long to wait if a successful answer was the last one within the limit.
 pub(super) fn spent(headers: &HeaderMap, now_s: i64) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<i64>().ok();
     if number("x-ratelimit-remaining")? > 0 {
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(told(StatusCode::OK, &primary, b"", 1000), None);
         assert_eq!(spent(&primary, 1000), Some(s(31)));
         assert_eq!(spent(&plenty, 1000), None);
-        // A forge that lies cannot silence us for ever.
+        // A forge that lies cannot block us for ever.
         assert_eq!(told(forbidden, &headers(&[("retry-after", "999999999")]), b"", 1000), Some(LONGEST));
         assert_eq!(told(forbidden, &headers(&[("retry-after", "-5")]), b"", 1000), Some(s(1)));
     }

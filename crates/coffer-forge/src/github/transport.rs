@@ -1,4 +1,4 @@
-//! Requests to one forge, over connections that are kept for a while.
+//! Sends requests to one forge, over pooled connections.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use http_body_util::Full;
 use crate::ForgeError;
 use crate::private::{is_own, may_dial};
 
-/// For connecting, TLS included.
+/// Time for connecting, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// For a whole request.
+/// Time for a whole request.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// No answer is longer.
+/// The longest answer.
 pub(super) const LONGEST_ANSWER: usize = 8 << 20;
 const MOST_IDLE: usize = 4;
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Where a forge's API is.
+/// The address of a forge's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     at: coffer_http::Address,
@@ -30,12 +30,12 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Reads `https://api.github.com` or `https://ghe.example.com/api/v3`. Plain HTTP would tell the token to
-    /// everyone on the way, so only tests allow it.
+    /// Parses `https://api.github.com` or `https://ghe.example.com/api/v3`. Plain HTTP would reveal the token
+    /// to everyone on the path, so only tests allow it.
     pub(crate) fn parse(text: &str, allow_plain: bool) -> Result<Self, ForgeError> {
         let bad = |why: &str| ForgeError::invalid("base_url", why);
         let at = coffer_http::Address::parse(text.trim()).map_err(|why| match why {
-            coffer_http::BadUrl::Malformed => bad("is no URL"),
+            coffer_http::BadUrl::Malformed => bad("is not a URL"),
             _ => bad("must begin with https://"),
         })?;
         if !at.is_tls() && !allow_plain {
@@ -60,7 +60,7 @@ impl Address {
         format!("{}{}", self.at.origin(), self.prefix)
     }
 
-    /// Where git itself is: next to the API.
+    /// The base URL of git, next to the API.
     pub(super) fn git_base(&self) -> String {
         match self.host() {
             "api.github.com" => "https://github.com".into(),
@@ -71,19 +71,19 @@ impl Address {
         }
     }
 
-    /// The path below our own prefix of where a redirect leads, if that is this address.
+    /// The path of a redirect below our own prefix, if it leads to this address.
     pub(super) fn within(&self, location: &str) -> Option<String> {
         let rest = location.strip_prefix(&self.text()).or_else(|| location.strip_prefix(&self.prefix))?;
         (rest.starts_with('/') && !rest.starts_with("//")).then(|| rest.to_string())
     }
 }
 
-/// What became of a request that has no answer.
+/// Why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Silence {
     /// The other side cannot have received it.
     Unsent(String),
-    /// It may have.
+    /// The other side may have received it.
     Unanswered(String),
     TooLong,
 }
@@ -93,7 +93,7 @@ impl From<Failure> for Silence {
         let is_unsent = failure.is_unsent();
         let why = match failure {
             Failure::TooLong => return Self::TooLong,
-            // Not the address: what a name stands for inside the operator's network is not the project's to know.
+            // Without the address: projects must not learn addresses inside the operator's network.
             Failure::Connect(_, error) => error.to_string(),
             other => other.to_string(),
         };
@@ -113,7 +113,7 @@ struct NotPublic {
 pub(crate) struct Transport {
     pub(super) address: Address,
     client: Client,
-    /// Whether the operator vouches for it.
+    /// Whether the operator allows it at a private address.
     pub(super) on_site: bool,
     idle: Mutex<Vec<(Instant, Connection)>>,
 }
@@ -155,7 +155,7 @@ impl Transport {
         Some(idle.swap_remove(ready).1)
     }
 
-    /// Allows an address where a forge may be.
+    /// Checks whether a forge may be at this address.
     fn check(&self, ip: IpAddr) -> Result<IpAddr, NotPublic> {
         may_dial(self.on_site, ip, is_own)
             .map_err(|class| NotPublic { host: self.address.host().to_string(), class })

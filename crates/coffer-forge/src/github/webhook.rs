@@ -1,4 +1,4 @@
-//! What GitHub tells of its own accord.
+//! GitHub's webhooks.
 
 use coffer_core::event::{
     Event, GithubBy, GithubCheck, GithubIssue, GithubIssueComment, GithubLineComment, GithubPull, GithubPush,
@@ -19,16 +19,17 @@ pub(crate) fn is_signed(secret: &str, body: &[u8], signature: &str) -> bool {
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()), body, &tag).is_ok()
 }
 
-/// Characters of a comment that are kept.
+/// Most characters of a stored comment.
 const LONGEST_COMMENT: usize = 8000;
 
-/// What is kept of an event: enough to know what to look at, and what was written.
+/// The stored part of an event: what changed, and the text of comments.
 pub(crate) fn event_of(name: &str, told: &Value) -> Option<Event> {
     let short = |value: &Value| text(value).map(|text| text.chars().take(200).collect::<String>());
-    // What somebody wrote goes on to the agent whose pull request it is.
+    // The text of comments is passed to the agent of the pull request.
     let written =
         |value: &Value| text(value).map(|text| text.chars().take(LONGEST_COMMENT).collect::<String>());
-    // What its author is to the repository, by GitHub's word: anybody can write below a public one's pull requests.
+    // The author's association with the repository, as GitHub reports it: anyone can comment on public pull
+    // requests.
     let association = |value: &Value| short(&value["author_association"]);
     let by = GithubBy {
         action: short(&told["action"]),

@@ -1,4 +1,4 @@
-//! One bare repository: what git itself can tell and do, without any record.
+//! Operations of git on one bare repository, without records.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use coffer_core::forge::{BranchName, CommitId};
 use crate::git::{Call, Finished, Git, GitError};
 use crate::{ForgeError, Identity};
 
-/// Commits that a rebase takes along.
+/// Most commits of a rebase.
 const MOST_COMMITS: usize = 250;
-/// Paths told of a conflict.
+/// Most paths of a conflict in an answer.
 const MOST_PATHS: usize = 100;
 
 #[derive(Debug, Clone)]
@@ -20,23 +20,23 @@ pub(crate) struct Bare {
     pub(crate) directory: PathBuf,
 }
 
-/// What came of trying to merge two trees.
+/// The result of merging two trees.
 #[derive(Debug)]
 pub(crate) enum Tree {
     Clean(String),
     Conflicts(Vec<String>),
 }
 
-/// Who wrote a commit, as git wants it in its environment.
+/// The author of a commit, as git takes it from its environment.
 #[derive(Debug, Clone)]
 pub(crate) struct Author {
     pub(crate) name: String,
     pub(crate) email: String,
-    /// `seconds zone`; now where there is none.
+    /// `seconds zone`; now if `None`.
     pub(crate) date: Option<String>,
 }
 
-/// A ref was not moved, because it is not where it was thought to be.
+/// A ref was not at the expected commit.
 #[derive(Debug)]
 pub(crate) struct Moved;
 
@@ -45,14 +45,14 @@ impl Bare {
         self.git.run(Call::within(&self.directory), args).await
     }
 
-    /// Makes an empty one.
+    /// Creates an empty repository.
     pub(crate) async fn init(
         git: &Git,
         directory: &Path,
         default: &BranchName,
         project: ProjectId,
     ) -> Result<(), GitError> {
-        // Here, because git may write nowhere else.
+        // Create the directory here, because git may write nowhere else.
         let made = tokio::fs::create_dir(directory).await;
         made.map_err(|error| GitError::Failed(format!("`{}`: {error}", directory.display())))?;
         let project = Some(project);
@@ -63,7 +63,7 @@ impl Bare {
         Ok(())
     }
 
-    /// Where branches point, by name; of all of them, or of those that are named.
+    /// The commits of branches, by name; of all, or of the named ones.
     pub(crate) async fn tips(&self, of: &[&BranchName]) -> Result<BTreeMap<BranchName, CommitId>, GitError> {
         let mut args = vec!["for-each-ref".to_string(), "--format=%(refname) %(objectname)".to_string()];
         match of {
@@ -84,7 +84,7 @@ impl Bare {
         Ok(self.tips(&[branch]).await?.remove(branch))
     }
 
-    /// Whether there is such a commit.
+    /// Whether a commit exists.
     pub(crate) async fn has(&self, commit: &CommitId) -> Result<bool, GitError> {
         let done = self.run(&["cat-file", "-e", &format!("{commit}^{{commit}}")]).await?;
         Ok(done.code == Some(0))
@@ -108,12 +108,12 @@ impl Bare {
         }
     }
 
-    /// What HEAD names.
+    /// Sets the branch of HEAD.
     pub(crate) async fn set_head(&self, branch: &BranchName) -> Result<(), GitError> {
         self.run(&["symbolic-ref", "HEAD", &branch.full()]).await?.good().map(drop)
     }
 
-    /// Moves a ref from `old`, which is none where it is to be made.
+    /// Moves a ref from `old`; `None` creates it.
     pub(crate) async fn move_ref(
         &self,
         name: &str,
@@ -126,7 +126,7 @@ impl Bare {
         if done.code == Some(0) {
             return Ok(Ok(()));
         }
-        // Somebody else moves it, or has moved it.
+        // Another process moves it, or has moved it.
         let lost =
             ["but expected", "Unable to create", "reference already exists", "unable to resolve reference"];
         if lost.iter().any(|lost| done.stderr.contains(lost)) {
@@ -136,12 +136,12 @@ impl Bare {
         }
     }
 
-    /// Points a ref somewhere, wherever it was.
+    /// Sets a ref, whatever its current commit.
     pub(crate) async fn set_ref(&self, name: &str, new: &CommitId) -> Result<(), GitError> {
         self.run(&["update-ref", name, new.as_str()]).await?.good().map(drop)
     }
 
-    /// How many bytes its objects take.
+    /// The total size of its objects.
     pub(crate) async fn size(&self) -> Result<u64, GitError> {
         let told = self.run(&["count-objects", "-v"]).await?.line()?;
         let kibibytes = told.lines().filter_map(|line| line.split_once(": "));
@@ -149,7 +149,7 @@ impl Bare {
         Ok(kibibytes.filter_map(|(_, count)| count.parse::<u64>().ok()).sum::<u64>() * 1024)
     }
 
-    /// Merges `theirs` into `ours`, as seen from `base` where one is given.
+    /// Merges `theirs` into `ours`, with `base` if given.
     pub(crate) async fn merge_trees(
         &self,
         ours: &CommitId,
@@ -178,7 +178,7 @@ impl Bare {
         }
     }
 
-    /// Makes a commit that no ref names yet.
+    /// Creates a commit that no ref refers to yet.
     pub(crate) async fn commit(
         &self,
         tree: &str,
@@ -218,7 +218,7 @@ impl Bare {
         Ok((Author { name: or(name), email: or(email), date: Some(date) }, message))
     }
 
-    /// The commits of `head` that `base` has not, oldest first, each with how many parents it has.
+    /// The commits of `head` that `base` lacks, oldest first, each with its number of parents.
     pub(crate) async fn commits(
         &self,
         base: &CommitId,

@@ -1,8 +1,9 @@
 //! Imports a bundle: the header is parsed here, and only the pack after it goes to git, on its standard input.
 //!
-//! Git is never given the path of an uploaded file. `git fetch <file>` takes a file that is no bundle for a
-//! repository, and follows `gitdir: <path>` in it to any repository that the server can read. Objects are checked in
-//! a directory of their own and moved into the repository once they are complete, so a refused bundle leaves nothing.
+//! Git never gets the path of an uploaded file. `git fetch <file>` takes a file that is not a bundle for a
+//! repository, and follows `gitdir: <path>` in it to any repository that the server can read. Objects are
+//! checked in a separate directory and moved into the repository once they are complete, so a refused bundle
+//! leaves nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl Upload {
             return Ok(Some(std::mem::take(&mut self.pending)));
         }
         let piece = tokio::time::timeout(self.silence, self.body.next()).await;
-        let piece = piece.map_err(|_| ForgeError::invalid("bundle", "did not come in time"))?;
+        let piece = piece.map_err(|_| ForgeError::invalid("bundle", "did not arrive in time"))?;
         let piece = piece.transpose().map_err(|_| ForgeError::invalid("bundle", "broke off"))?;
         self.length += piece.as_ref().map_or(0, |piece| piece.len() as u64);
         if self.length > self.most {
@@ -52,7 +53,7 @@ impl Upload {
         Ok(piece)
     }
 
-    /// Reads the header; the pack is what is left.
+    /// Parses the header; the pack follows.
     pub(crate) async fn header(&mut self) -> Answer<Header> {
         let (mut taken, mut searched) = (BytesMut::new(), 0);
         loop {
@@ -73,13 +74,13 @@ impl Upload {
         }
     }
 
-    /// Reads the rest, so that the client hears the answer.
+    /// Reads the rest, so that the client reads the answer.
     pub(crate) async fn drain(mut self) {
         while let Ok(Some(_)) = self.next().await {}
     }
 }
 
-/// Refuses what does not begin as a bundle does, and returns where its lines begin.
+/// Refuses data without a bundle's signature, and returns where its lines begin.
 fn check_signature(bytes: &[u8]) -> Answer<usize> {
     let fits = |signature: &&&[u8]| bytes.starts_with(signature) || signature.starts_with(bytes);
     let why = "is not a git bundle; hint: `git bundle create all.bundle --all`";
@@ -87,7 +88,7 @@ fn check_signature(bytes: &[u8]) -> Answer<usize> {
     Ok(found.len())
 }
 
-/// What a bundle says about itself: the branches and tags in it.
+/// The header of a bundle: its branches and tags.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) refs: Vec<(String, CommitId)>,
@@ -113,7 +114,7 @@ impl Header {
     }
 }
 
-/// A branch or tag; other refs of a bundle, such as `HEAD`, are left out.
+/// Parses a branch or tag; other refs, such as `HEAD`, are skipped.
 fn parse_ref(line: &str) -> Answer<Option<(String, CommitId)>> {
     let bad = || ForgeError::invalid("bundle", "has a line that names no ref");
     let (id, name) = line.split_once(' ').ok_or_else(bad)?;
@@ -130,7 +131,7 @@ fn parse_ref(line: &str) -> Answer<Option<(String, CommitId)>> {
 }
 
 impl Bare {
-    /// Fills this empty repository; `quarantine` holds the objects until they are known to be complete.
+    /// Fills this empty repository; `quarantine` has the objects until they are known to be complete.
     pub(crate) async fn unbundle(&self, quarantine: &Path, upload: &mut Upload) -> Answer<()> {
         let header = upload.header().await?;
         if !header.refs.iter().any(|(name, _)| name.starts_with("refs/heads/")) {
@@ -177,7 +178,7 @@ impl Bare {
         let mut stderr = stderr.take(LONGEST_COMPLAINT);
         let listen = async {
             let _ = stderr.read_to_end(&mut complaint).await;
-            // Git goes on after warnings, however many there are.
+            // Git continues after warnings, however many there are.
             let _ = tokio::io::copy(stderr.get_mut(), &mut tokio::io::sink()).await;
         };
         let (given, (), ()) = tokio::join!(give, hear, listen);
@@ -195,7 +196,7 @@ impl Bare {
         Err(refused(GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())))
     }
 
-    /// Whether everything that the refs lead to is in the pack.
+    /// Whether everything that the refs need is in the pack.
     async fn check_connected(&self, quarantine: &Path, header: &Header) -> Answer<()> {
         let tips: String = header.refs.iter().map(|(_, id)| format!("{id}\n")).collect();
         let time = Some(self.git.limits.transfer_time);
@@ -204,7 +205,7 @@ impl Bare {
         if done.code == Some(0) { Ok(()) } else { Err(refused(done.complaint())) }
     }
 
-    /// A call that finds and puts objects in the quarantine.
+    /// A call that finds and stores objects in the quarantine.
     fn call_in<'a>(&'a self, quarantine: &'a Path) -> Call<'a> {
         let objects = quarantine.to_string_lossy().into_owned();
         let environment = vec![("GIT_OBJECT_DIRECTORY", objects)];

@@ -1,4 +1,4 @@
-//! What a pull request changes, bounded.
+//! The changes of a pull request, bounded.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ const HOW: [&str; 7] = [
 ];
 
 impl Bare {
-    /// What lies between where `base` and `head` parted and `head`.
+    /// The difference between the merge base of `base` and `head`, and `head`.
     pub(crate) async fn diff(&self, base: &CommitId, head: &CommitId) -> Result<Diff, ForgeError> {
         let merge_base = self.merge_base(base, head).await?;
-        // Without one, all of it is new.
+        // Without one, everything is new.
         let from = merge_base.clone().unwrap_or_else(|| base.clone());
         let call = Call { most: LONGEST_LIST, ..Call::within(&self.directory) };
         let between = [from.as_str(), head.as_str()];
@@ -54,7 +54,7 @@ impl Bare {
     }
 }
 
-/// Reads `--raw --numstat -z`: first all files with what became of them, then all with their lines.
+/// Parses `--raw --numstat -z`: first all files with their status, then all with their lines.
 fn files(listed: &[u8]) -> Vec<DiffFile> {
     let mut parts = listed.split(|&byte| byte == 0).map(|part| String::from_utf8_lossy(part).into_owned());
     let mut files: Vec<DiffFile> = Vec::new();

@@ -1,4 +1,4 @@
-//! Merges in a bare repository; see docs/design/0007-forges.md for what is written in which order.
+//! Merges in a bare repository; see docs/design/0007-forges.md for the order of writes.
 
 use coffer_core::forge::{CommitId, MergeMethod, PullState, StatusState, Verdict};
 use coffer_store::{CommentKind, Merging, PullRow};
@@ -8,9 +8,9 @@ use super::bare::{Author, Moved, Tree};
 use crate::ForgeError;
 use crate::forge::{MergeOrder, Statuses};
 
-/// How often a base that keeps moving is tried.
+/// How often to retry if the base keeps moving.
 const TRIES: u32 = 5;
-/// Reviews that are looked at.
+/// Most reviews that are read.
 const MOST_REVIEWS: u32 = 1000;
 
 impl LocalForge {
@@ -54,7 +54,7 @@ impl LocalForge {
         Err(ForgeError::Raced { why: "its branches keep moving; try again".into() })
     }
 
-    /// Finishes or forgets a merge that a crash cut short. The caller has the repository's turn.
+    /// Finishes or drops a merge that a crash interrupted. The caller holds the repository's lock.
     pub(super) async fn recover(&self, pull: PullRow) -> Result<PullRow, ForgeError> {
         let Some((base, commit)) = pull.merging.clone().filter(|_| pull.state == PullState::Open) else {
             return Ok(pull);
@@ -73,7 +73,7 @@ impl LocalForge {
 
     async fn forget_merge(&self, pull: &PullRow) -> Result<(), ForgeError> {
         match self.store.note_merge(&self.scope, pull, None).await {
-            // Its head has moved: the next look sees that.
+            // Its head has moved: the next read sees that.
             Ok(()) | Err(coffer_store::ForgeRecordError::Raced) => Ok(()),
             Err(error) => Err(ForgeError::record(error, "pull request", pull.number)),
         }
@@ -129,8 +129,8 @@ impl LocalForge {
         Ok(())
     }
 
-    /// How many approve of the head as it is; `None` where a reviewer wants changes. The author's own do not count, nor
-    /// those of agents, which could review before people alone could.
+    /// The number of approvals of the current head; `None` if a reviewer wants changes. The author's own do
+    /// not count, nor those of agents, which older versions allowed.
     async fn approvals(&self, pull: &PullRow) -> Result<Option<u32>, ForgeError> {
         let reviews = self.store.comments(
             &self.scope,
@@ -157,7 +157,7 @@ impl LocalForge {
         Ok(Some(u32::try_from(given).unwrap_or(u32::MAX)))
     }
 
-    /// Makes what the base is to become.
+    /// Creates the new commit of the base.
     async fn merged(
         &self,
         pull: &PullRow,
@@ -204,7 +204,7 @@ impl LocalForge {
             let parent = bare.parent_of(&commit).await?;
             let tree = clean(bare.merge_trees(&at, &commit, Some(&parent)).await?)?;
             if tree == tree_at {
-                // The base has this change already.
+                // The base already has this change.
                 continue;
             }
             let (author, message) = bare.authorship(&commit).await?;

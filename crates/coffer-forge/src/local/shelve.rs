@@ -1,4 +1,4 @@
-//! Local repositories come and go.
+//! Creates and deletes local repositories.
 
 use std::path::Path;
 
@@ -16,12 +16,13 @@ use crate::{ForgeError, Forges};
 
 type Answer<T> = Result<T, ForgeError>;
 
-/// Directories on their way in or out begin with these; a start removes them.
+/// Prefixes of incomplete directories; a start removes them.
 pub(crate) const COMING: &str = ".coming-";
 const GOING: &str = ".going-";
 
 impl Forges {
-    /// Makes an empty local repository: first the directory, then its record, so that what is on record is there.
+    /// Creates an empty local repository: first the directory, then its record, so that every recorded one
+    /// exists.
     pub async fn create_local(
         &self,
         scope: &ProjectScope,
@@ -45,7 +46,7 @@ impl Forges {
         }
     }
 
-    /// Forgets a repository; a local one's files go too.
+    /// Deletes a repository; a local one with its files.
     pub async fn delete(&self, scope: &ProjectScope, row: &RepositoryRow) -> Answer<()> {
         if !self.store.remove_repository(scope, row.id).await? {
             return Err(ForgeError::not_found("repository", &row.name));
@@ -58,7 +59,7 @@ impl Forges {
         Ok(())
     }
 
-    /// Moves a directory aside, where nobody finds it, and removes it. What is left is removed at the next start.
+    /// Renames a directory, so that it is not found, and deletes it. The next start deletes the rest.
     async fn clear(&self, place: &Path, id: RepositoryId) {
         let going = self.shelf.root().join(format!("{GOING}{id}"));
         let gone = match tokio::fs::rename(place, &going).await {
@@ -70,8 +71,8 @@ impl Forges {
         }
     }
 
-    /// Removes what a crash left half made or half removed. Repositories without a record stay: the records may
-    /// be an older copy.
+    /// Deletes what a crash left incomplete. Repositories without a record stay: the database may be an older
+    /// backup.
     pub(crate) async fn tidy(&self) -> std::io::Result<()> {
         tokio::fs::create_dir_all(self.shelf.root()).await?;
         let mut entries = tokio::fs::read_dir(self.shelf.root()).await?;
@@ -110,7 +111,7 @@ impl Forges {
         let bundle = crate::storage::metered(bundle, reserved.clone(), 0);
         let mut upload = Upload::new(bundle, limits.push.min(limits.repository), limits.silence);
         let quarantine = self.shelf.root().join(format!("{COMING}{}", RepositoryId::generate()));
-        // A task of its own: it cleans up even if the client disconnects.
+        // In its own task: it cleans up even if the client disconnects.
         let done = self.transfers.spawn(async move {
             let _room = room;
             let fill = forge.fill(&quarantine, &mut upload);
@@ -151,7 +152,7 @@ impl super::LocalForge {
 }
 
 impl super::LocalForge {
-    /// Makes HEAD name a branch that exists, once there is one.
+    /// Sets HEAD to an existing branch, once there is one.
     pub(crate) async fn settle_head<'a>(&self, branches: impl Iterator<Item = &'a BranchName>) -> Answer<()> {
         let branches: Vec<_> = branches.collect();
         if branches.contains(&&self.row.default_branch) || branches.is_empty() {

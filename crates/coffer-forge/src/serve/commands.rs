@@ -1,4 +1,4 @@
-//! The commands of a push: which refs are to go where.
+//! The commands of a push: which refs change to what.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::inflate::Inflate;
 const MOST_COMMANDS: usize = 1000;
 const LONGEST: usize = 512 * 1024;
 
-/// A ref to be moved, made or deleted.
+/// A ref to change, create or delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) old: CommitId,
@@ -33,7 +33,7 @@ impl Command {
         self.name.strip_prefix("refs/heads/") == Some(branch.as_str())
     }
 
-    /// Why it is not even looked at.
+    /// Why it is refused without further checks.
     fn flaw(&self) -> Option<&'static str> {
         let kinds = ["refs/heads/", "refs/tags/", "refs/notes/"];
         let rest = kinds.iter().find_map(|kind| self.name.strip_prefix(kind));
@@ -48,7 +48,7 @@ impl Command {
     }
 }
 
-/// All commands of a push, and how its client wants to hear of them.
+/// All commands of a push, and the format of the report.
 #[derive(Debug)]
 pub(crate) struct Commands {
     pub(crate) all: Vec<Command>,
@@ -57,7 +57,7 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// Reads the commands; what was read is given back, to be passed on. None where there is no command.
+    /// Parses the commands; returns the bytes read, to pass on. `None` if there is no command.
     pub(crate) async fn read(
         body: &mut Inflate,
         silence: Duration,
@@ -86,7 +86,7 @@ impl Commands {
                 return Err(ForgeError::invalid("the push", "has too long a list of refs"));
             }
             let piece = tokio::time::timeout(silence, body.next()).await;
-            let piece = piece.map_err(|_| ForgeError::invalid("the push", "did not come in time"))?;
+            let piece = piece.map_err(|_| ForgeError::invalid("the push", "did not arrive in time"))?;
             match piece {
                 Some(Ok(piece)) => taken.extend_from_slice(&piece),
                 Some(Err(why)) => {
@@ -106,7 +106,7 @@ impl Commands {
                 Some(end) => (&line[..end], String::from_utf8_lossy(&line[end + 1..]).into_owned()),
                 None => (&line[..], String::new()),
             };
-            // As git does: those of any line count for all.
+            // As git does: capabilities of any line count for all.
             capabilities = [&capabilities, " ", &more].concat();
             let text = std::str::from_utf8(line).map_err(|_| bad())?;
             let text = text.strip_suffix('\n').unwrap_or(text);
@@ -125,12 +125,12 @@ impl Commands {
         Ok((!all.is_empty()).then(|| Self { all, reports, side_band: able("side-band-64k") }))
     }
 
-    /// Whether a pack comes with it.
+    /// Whether a pack follows.
     pub(crate) fn brings_objects(&self) -> bool {
         self.all.iter().any(|command| !command.new.is_zero())
     }
 
-    /// Which refs may not be moved, and why.
+    /// Which refs may not be changed, and why.
     pub(crate) fn refusals(
         &self,
         protections: &[(BranchName, ProtectionRules)],
@@ -166,20 +166,20 @@ impl Commands {
         refusals
     }
 
-    /// Git's own report that nothing was done, and why.
+    /// Git's report that nothing was done, and why.
     pub(crate) fn refused(&self, why: impl Fn(&str) -> String) -> Bytes {
         let all = self.all.iter().map(|command| (command.name.as_str(), why(&command.name)));
         let report = pkt_line::write_refusals(all);
         if self.side_band { pkt_line::write_band(1, &report).into() } else { report.into() }
     }
 
-    /// What git said to people in its report.
+    /// Git's messages for people in its report.
     pub(crate) fn said(&self, report: &[u8]) -> String {
         let said = if self.side_band { pkt_line::read_band(2, report) } else { report.to_vec() };
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// Which refs moved, by git's report.
+    /// Which refs changed, by git's report.
     pub(crate) fn moved(&self, report: &[u8]) -> Vec<&Command> {
         let inner = if self.side_band { pkt_line::read_band(1, report) } else { report.to_vec() };
         let good: Vec<String> = pkt_line::lines(&inner)

@@ -1,4 +1,4 @@
-//! Bodies that may be compressed, in pieces that stay small.
+//! Inflates compressed bodies, in small pieces.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -10,10 +10,10 @@ use flate2::write::GzDecoder;
 use futures_util::Stream;
 use futures_util::stream::BoxStream;
 
-/// Compressed bytes taken at a time: they become at most about a thousand times as many.
+/// Compressed bytes taken at a time: they grow at most about a thousandfold.
 const BITE: usize = 1024;
 
-/// The body as it was before its client compressed it, up to a bound.
+/// The inflated body, up to a bound.
 pub(crate) struct Inflate {
     body: BoxStream<'static, Result<Bytes, String>>,
     decoder: Option<GzDecoder<Vec<u8>>>,
@@ -37,7 +37,7 @@ impl Inflate {
         }
     }
 
-    /// Puts a piece back, to be read first.
+    /// Puts back a piece, to be read first.
     pub(crate) fn unread(&mut self, piece: Bytes) {
         if !piece.is_empty() {
             self.left = self.left.saturating_add(piece.len() as u64);
@@ -45,12 +45,12 @@ impl Inflate {
         }
     }
 
-    /// Whether there was more than its bound.
+    /// Whether the body exceeded its bound.
     pub(crate) const fn is_too_long(&self) -> bool {
         self.is_too_long
     }
 
-    /// The rest of what the client sends, as it comes.
+    /// The rest of the client's data, not inflated.
     pub(crate) fn into_rest(self) -> BoxStream<'static, Result<Bytes, String>> {
         self.body
     }
@@ -65,7 +65,7 @@ impl Inflate {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// Inflates a bite of what has come.
+    /// Inflates a small part of the received bytes.
     fn bite(&mut self) -> Result<Option<Bytes>, String> {
         let Some(decoder) = &mut self.decoder else {
             let raw = std::mem::take(&mut self.raw);
@@ -75,7 +75,7 @@ impl Inflate {
             let bite = self.raw.len().min(BITE);
             let taken = decoder.write(&self.raw[..bite]).map_err(|_| "it is not gzip".to_string())?;
             if taken == 0 {
-                // What follows the end of the stream is nothing of ours.
+                // Ignore data after the end of the stream.
                 self.raw.clear();
                 break;
             }

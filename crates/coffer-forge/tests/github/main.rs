@@ -1,4 +1,4 @@
-//! GitHub's client against a server that holds every request to GitHub's published description.
+//! GitHub's client against a server that checks every request against GitHub's published description.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands, helpers included")]
 #![allow(
     clippy::disallowed_methods,
@@ -116,7 +116,7 @@ async fn a_pull_request_goes_its_whole_way() {
         (row.default_branch.as_str(), forge.repository().await.unwrap().forge),
         ("main", ForgeKind::GitHub)
     );
-    // Git itself goes by the same credential, which is in no URL.
+    // Git itself uses the same credential, which is in no URL.
     let upstream = forge.upstream(GitAccess::Push(branch("task/1")), Duration::from_secs(60)).await.unwrap();
     assert!(!upstream.url.contains("good-token") && !upstream.enforces_branch);
     let header = format!("http.extraHeader=Authorization: {}", upstream.authorization.reveal());
@@ -311,7 +311,7 @@ async fn a_private_address_is_reached_only_where_the_operator_vouches_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_forge_is_left_alone() {
     let stage = Stage::start().await;
-    // A port that nobody listens on.
+    // A port without a listener.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let terms = stage.connection.terms.clone();
     let base_url = format!("http://{free}/api/v3");
