@@ -4,8 +4,8 @@
 //! prepare ─ sandbox ─ clone ─ [setup] ─ fork ─ race ─ judge ─ [ask ─ pick ─ settle] ─ push ─ pull ─ finish
 //! ```
 //!
-//! What each step does is an [`Arena`]'s affair. All agents work within the one step `race`: how far each is
-//! stands in its own row, so that a server that takes the run up goes on with those that are not through. See
+//! An [`Arena`] implements the steps. All agents work within the one step `race`: the progress of each is in
+//! its own row, so that a server that takes over the run continues with the unfinished ones. See
 //! `docs/design/0011-competing-forks.md`.
 
 mod arena;
@@ -30,9 +30,10 @@ pub use arena::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, R
 /// The kind of runs that are competitions.
 pub const KIND: &str = "compete";
 const LONG: Duration = Duration::from_secs(1800);
-/// Of how many looks at the budget one keeps the forks for longer too.
+/// One in this many budget checks also extends the forks' deadlines.
 const KEEP_ONCE_IN: u32 = 30;
-/// How often, and in what distance, the winner's sandbox is tried to be started where there is no room for it: for a day.
+/// How often, and at what intervals, to retry starting the winner's sandbox while there is no room: for a
+/// day.
 const PUSHES: u32 = 48;
 const ROOM_PAUSE: Duration = Duration::from_secs(1800);
 
@@ -41,11 +42,11 @@ pub struct CompeteKind<A: ?Sized> {
     store: Store,
     arena: Arc<A>,
     clock: Clock,
-    /// For what an entry does, which is no step of its own.
+    /// For operations of an entry, which are not steps of their own.
     tries: Tries,
-    /// How often it is looked whether the budget is spent.
+    /// How often the budget is checked.
     watch_every: Duration,
-    /// How often forks are kept for longer.
+    /// How often the forks' deadlines are extended.
     keep_every: Duration,
 }
 
@@ -55,26 +56,26 @@ impl<A: ?Sized> std::fmt::Debug for CompeteKind<A> {
     }
 }
 
-/// What the run was asked for, as the store writes it.
+/// The input of the run, as the store writes it.
 #[derive(Debug, Deserialize)]
 struct Asked {
     competition: CompetitionId,
     #[serde(default)]
     task: Option<TaskId>,
-    /// Which attempt at the task it is.
+    /// The number of the task's attempt.
     #[serde(default)]
     attempt: Option<i64>,
 }
 
-/// Who won, where that is known without asking.
+/// The winner, if the rule decides.
 #[derive(Debug, Serialize, Deserialize)]
 struct Judged {
     winner: Option<i64>,
-    /// Why there is none to pick, where all failed.
+    /// Why there is no winner, if all failed.
     failed: Option<String>,
 }
 
-/// What is published.
+/// The entry to publish.
 #[derive(Debug, Serialize, Deserialize)]
 struct Winner {
     number: i64,
@@ -90,7 +91,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         Self { store, arena, clock: Clock::default(), tries: Tries::default(), watch_every, keep_every }
     }
 
-    /// With other times than the usual ones.
+    /// Uses other times than the defaults.
     #[must_use]
     pub fn paced(self, clock: Clock, tries: Tries, watch_every: Duration) -> Self {
         Self { clock, tries, watch_every, keep_every: watch_every * KEEP_ONCE_IN, ..self }
@@ -100,7 +101,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         self.store.operator().acting_for(project, None)
     }
 
-    /// What is to be done, as it stands when the run begins.
+    /// Reads the competition at the start of the run.
     async fn prepare(&self, run: RunId, project: ProjectId, asked: &Asked) -> Result<RaceBrief, StepError> {
         let scope = self.scope(project);
         let row = self.store.competition(&scope, asked.competition).await?;
@@ -146,11 +147,11 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         row: EntryRow,
     ) -> Result<EntryBrief, StepError> {
         let agent = self.store.agent(scope, row.agent).await?;
-        // One without a definition fails alone, when it is to work.
+        // An agent without a definition fails on its own, when it should work.
         let definition = agent.and_then(|agent| agent.definition);
         let timeout = definition.and_then(|definition| definition.limits.timeout_s);
         let branch = match (asked.task, asked.attempt) {
-            // What an earlier attempt pushed is not this one's to go on with.
+            // Do not continue on the branch of an earlier attempt.
             (Some(task), Some(attempt)) if attempt > 1 => format!("task-{task}-{attempt}-{}", row.number),
             (Some(task), _) => format!("task-{task}-{}", row.number),
             (None, _) => format!("fork-{}-{}", asked.competition, row.number),
@@ -175,7 +176,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         self.store.note_entry(start.run, start.fence, number, note).await.map_err(StepError::from)
     }
 
-    /// Puts on record what each fork cost in all: it went on costing after its entry was done.
+    /// Records the total cost of each fork: it grew after its entry was done.
     async fn note_costs(&self, brief: &RaceBrief, forks: &[Fork], start: Start) -> Result<(), StepError> {
         for (entry, fork) in brief.entries.iter().zip(forks) {
             let Ok(sandbox) = fork else { continue };
@@ -184,7 +185,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
                     let note = EntryNote { cost_nanos: Some(spent), ..EntryNote::default() };
                     self.note_entry(start, entry.number, note).await?;
                 }
-                // The figure of when its entry was done stays.
+                // Keep the earlier figure.
                 Err(error) => {
                     tracing::warn!("the cost of entry {} may be too low: {error}", entry.number);
                 }
@@ -197,7 +198,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         self.note(start, CompetitionNote { state: Some(state), ..CompetitionNote::default() }).await
     }
 
-    /// Makes the forks, and puts on record whose each is.
+    /// Creates the forks, and records them with their entries.
     async fn fork(&self, brief: &RaceBrief, source: SandboxId, start: Start) -> Result<Vec<Fork>, StepError> {
         let forks = self.arena.fork(brief, source).await?;
         for (entry, fork) in brief.entries.iter().zip(&forks) {
@@ -220,7 +221,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         Ok(forks)
     }
 
-    /// Puts all in order, and says who wins where the rule can.
+    /// Ranks all entries, and returns the winner if the rule decides.
     async fn judge(&self, brief: &RaceBrief, start: Start) -> Result<Judged, StepError> {
         self.enter(start, CompetitionState::Judging).await?;
         let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
@@ -239,7 +240,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         Ok(Judged { winner, failed })
     }
 
-    /// Has what could win keep its files while a person decides; returns until when.
+    /// Pauses the entries that could win while a person decides; returns the deadline.
     async fn ask(&self, brief: &RaceBrief, start: Start) -> Result<i64, StepError> {
         let entries = self.store.competition_entries(&self.scope(brief.project), brief.competition).await?;
         let mut all_rest = true;
@@ -258,7 +259,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         Ok(until_ms)
     }
 
-    /// What is to be published of the winner.
+    /// What to publish of the winner.
     async fn crown(
         &self,
         brief: &RaceBrief,
@@ -277,7 +278,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             ..CompetitionNote::default()
         };
         self.note(start, note).await?;
-        // Where this is an attempt at a task, the winner's is the task's.
+        // If this is an attempt at a task, the winner's results become the task's.
         let attempt = AttemptNote {
             sandbox: Some(sandbox),
             execution: entry.execution,
@@ -293,7 +294,8 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         Ok(Winner { number: winner, sandbox, commit, reasons: entry.reasons })
     }
 
-    /// Pushes what won. That the project is full does not undo what a person picked: the work rests until there is room.
+    /// Pushes the winner's work. If the project is full, the pick stays valid: the run waits until there is
+    /// room.
     async fn push(&self, run: &mut Run, lane: Lane<'_>, commit: &str) -> Result<(), Stop> {
         let arena = &*self.arena;
         let mut number = 1;
@@ -317,7 +319,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
     }
 }
 
-/// An entry, as it is judged.
+/// An entry, as the ranking sees it.
 fn contender(entry: &EntryRow) -> Contender {
     let failure = (!entry.can_win()).then(|| match &entry.error {
         Some(error) => error.message.clone(),
@@ -356,7 +358,7 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                     Ok(source)
                 }
             };
-            // For the forks too, whichever there are by then: what is kept of them is on record.
+            // Covers the forks too, whichever exist by then; their results are recorded.
             let undo = move |_: Option<SandboxId>, _: Unwinding| {
                 let (arena, brief) = (kept.clone(), all.clone());
                 async move { arena.finish(&brief).await }

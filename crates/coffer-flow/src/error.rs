@@ -1,4 +1,4 @@
-//! Why a step or a run did not go on.
+//! Why a step or a run did not continue.
 
 use coffer_core::{FailureCode, Millis, StepCode};
 use coffer_store::{JournalError, RunFailure, StoreError};
@@ -7,7 +7,7 @@ use coffer_store::{JournalError, RunFailure, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct StepError {
-    /// For programs: what a person sees is the message.
+    /// For programs; the message is for people.
     pub code: FailureCode,
     pub message: String,
     /// Whether the same may work soon.
@@ -15,12 +15,12 @@ pub struct StepError {
 }
 
 impl StepError {
-    /// Trying again would fail again.
+    /// A retry would fail again.
     pub fn fatal(code: impl Into<FailureCode>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), transient: false }
     }
 
-    /// Trying again may help.
+    /// A retry may help.
     pub fn transient(code: impl Into<FailureCode>, message: impl Into<String>) -> Self {
         Self { code: code.into(), message: message.into(), transient: true }
     }
@@ -46,19 +46,19 @@ impl From<JournalError> for StepError {
     }
 }
 
-/// Why the code of a run is to return. Pass it on with `?`.
+/// Why the code of a run must return. Pass it on with `?`.
 #[derive(Debug)]
 pub struct Stop(pub(crate) Why);
 
 #[derive(Debug)]
 pub(crate) enum Why {
     Failed(RunFailure),
-    /// To be taken up again at that time, or by a signal of that name.
+    /// Continue at this time, or at a signal of this name.
     Parked {
         until_ms: Millis,
         signal: Option<String>,
     },
-    /// All that had been done was passed by: now it can be undone.
+    /// All recorded steps were replayed: now they can be undone.
     Unwinding,
     /// Another runner has the run.
     Lost,
@@ -66,12 +66,12 @@ pub(crate) enum Why {
 }
 
 impl Stop {
-    /// The run failed, of its own accord.
+    /// The run failed by its own decision.
     pub fn failed(code: impl Into<FailureCode>, message: impl AsRef<str>) -> Self {
         Self(Why::Failed(RunFailure::new(code, message)))
     }
 
-    /// What failed, where that is why.
+    /// The failure, if that is the reason.
     pub const fn failure(&self) -> Option<&RunFailure> {
         match &self.0 {
             Why::Failed(failure) => Some(failure),

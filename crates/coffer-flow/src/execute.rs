@@ -1,4 +1,4 @@
-//! What becomes of a run that was taken up.
+//! Executes a run that this runner has taken.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::run::{Run, Undo, Way, written};
 use crate::step::attempt;
 use crate::{Kind, Settings};
 
-/// After the database refused something, when to look at the run again.
+/// When to look at a run again after the database refused a write.
 const REFUSED_PAUSE: Millis = 5_000;
 const RELEASE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Acts for a run until it ends, parks, or is another's.
+/// Executes a run until it ends, parks, or another runner has it.
 pub(crate) async fn execute(
     store: Store,
     settings: Settings,
@@ -29,7 +29,7 @@ pub(crate) async fn execute(
     alive: CancellationToken,
     cancel: CancellationToken,
 ) {
-    // A runner that was buried may do nothing more, and this is what it does most of the time.
+    // A runner that was removed must stop, and it is usually here.
     let dead = alive.clone();
     let span = span_of(&taken.run);
     tokio::select! {
@@ -67,7 +67,7 @@ async fn act(
             wake_ms + REFUSED_PAUSE
         }
     };
-    // It is still ours, so nobody else would ever take it up.
+    // This runner still holds it, so no other would take it.
     loop {
         let released = persist(&alive, || run.store.release_run(&hold, wake_ms)).await;
         match released {
@@ -114,7 +114,7 @@ async fn go(
         Some(_) => Some(run_code(run, kind).await),
     };
     let why = match (why, stopped) {
-        // The whole code was passed by: what it returns now does not count.
+        // The whole code was replayed: its result does not count now.
         (Some(_), Some(Err(Stop(Why::Lost)))) | (None, Some(Err(Stop(Why::Lost)))) => {
             return Err(JournalError::Lost);
         }
@@ -138,7 +138,7 @@ async fn go(
             begin_unwinding(run, Unwinding::Failed, &failure).await?;
             Unwinding::Failed
         }
-        // `Unwinding` is only said on the way back.
+        // `Unwinding` only occurs while steps are undone.
         (None, None | Some(Err(Stop(Why::Unwinding)))) => {
             let row = run.store.run(&run.store.operator(), run.hold.run).await?;
             let reason = row.and_then(|row| row.cancel).unwrap_or_else(|| "cancelled".into());
@@ -175,7 +175,7 @@ async fn end(run: &Run, kind: &dyn Kind, end: RunEnd) -> Result<(), JournalError
     Ok(())
 }
 
-/// Undoes what was done, the last first. Returns the steps that could not be undone.
+/// Undoes the completed steps, the last first. Returns the steps whose undo failed.
 async fn undo_all(run: &mut Run, why: Unwinding) -> Result<Vec<String>, JournalError> {
     let mut not_undone = Vec::new();
     while let Some(undo) = run.undos.pop() {

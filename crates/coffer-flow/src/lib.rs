@@ -1,8 +1,8 @@
-//! Durable runs: code whose steps are on record, so that it goes on where a dead server left it.
+//! Durable runs: code with recorded steps, so that it continues where a dead server left it.
 //!
-//! A [`Kind`] is code for runs of one kind. It calls [`Run::step`] with a name and the work; what the work
-//! returns is in the journal before the call does, and is read from there when the run is taken up again. A
-//! step that was under way is run again, so steps look for their effect before they make it.
+//! A [`Kind`] is the code for runs of one kind. It calls [`Run::step`] with a name and the work; the result
+//! of the work is in the journal before the call returns, and is read from there when the run is taken again.
+//! A step that was in progress is run again, so steps look for their effect before they create it.
 //!
 //! ```text
 //! let sandbox: String = run
@@ -13,8 +13,8 @@
 //! let commit: String = run.step("commit").run(|_| commit(&sandbox)).await?;
 //! ```
 //!
-//! A [`Runner`] executes what is queued in the store. Several processes may have one on the same database:
-//! exactly one acts for a run, by a fence that every write shows. See `docs/design/0008-durable-runs.md`.
+//! A [`Runner`] executes the store's queue. Several processes may have one on the same database: exactly one
+//! executes a run, by a fence that every write checks. See `docs/design/0008-durable-runs.md`.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -45,13 +45,14 @@ pub use step::{Start, Step};
 /// The code of one kind of runs.
 #[async_trait::async_trait]
 pub trait Kind: Send + Sync + 'static {
-    /// What runs of this kind bear.
+    /// The name of this kind.
     fn name(&self) -> &'static str;
 
-    /// Does what the run is for, by steps; between them it must have no effects. What it returns is on record
-    /// as the run's output.
+    /// Executes the run by steps; code between them must have no effects. The result is recorded as the run's
+    /// output.
     async fn execute(&self, run: &mut Run) -> Result<serde_json::Value, Stop>;
 
-    /// Hears how a run of this kind ended, once that is on record. What ends in the queue was never this kind's.
+    /// Called when a run of this kind has ended and that is recorded. Not called for runs that end in the
+    /// queue.
     fn ended(&self, _how: RunState) {}
 }

@@ -1,4 +1,4 @@
-//! Writing to the journal while the database comes and goes.
+//! Writes to the journal, with retries while the database is away.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Writes until it is written, the database refuses for good, or this runner may not act any more.
+/// Writes until it succeeds, the database refuses permanently, or this runner must stop.
 pub(crate) async fn persist<T, F>(
     alive: &CancellationToken,
     mut write: impl FnMut() -> F,

@@ -17,10 +17,10 @@ use crate::persist::persist;
 use crate::step::Step;
 use crate::{Settings, StepError};
 
-/// Steps that a run may have.
+/// Most steps of a run.
 const MOST_STEPS: i64 = 200;
 const LONGEST_NAME: usize = 100;
-/// What a step may return, as JSON.
+/// The longest result of a step, as JSON.
 const LARGEST_OUTPUT: usize = 256 * 1024;
 
 pub(crate) type UndoWork = Box<dyn Fn(Option<Value>, Unwinding) -> UndoFuture + Send + Sync>;
@@ -29,21 +29,21 @@ type UndoFuture = Pin<Box<dyn Future<Output = Result<(), StepError>> + Send>>;
 /// How to undo a step that has begun.
 pub(crate) struct Undo {
     pub(crate) name: String,
-    /// What it returned; none where it did not.
+    /// Its result; `None` if it did not return.
     pub(crate) output: Option<Value>,
     pub(crate) within: Duration,
     pub(crate) work: UndoWork,
 }
 
-/// Which way a run goes.
+/// The direction of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Forward,
-    /// Only what was done is passed by, to learn how it is undone.
+    /// Steps are only replayed, to learn how to undo them.
     Back,
 }
 
-/// What a run's code has in hand: its input, and the ways to do something durably.
+/// The run for its code: its input, and durable operations.
 pub struct Run {
     pub(crate) store: Store,
     pub(crate) settings: Settings,
@@ -63,11 +63,11 @@ impl std::fmt::Debug for Run {
     }
 }
 
-/// What a timer or a wait has on record.
+/// The record of a timer or a wait.
 #[derive(Debug, Serialize, Deserialize)]
 struct Waited {
     until_ms: Millis,
-    /// What came, where something did.
+    /// The payload of a signal, if one came.
     payload: Option<Value>,
 }
 
@@ -102,34 +102,34 @@ impl Run {
         self.hold.project
     }
 
-    /// Whether nothing of it was begun before.
+    /// Whether no step of it was begun before.
     pub fn is_new(&self) -> bool {
         self.way == Way::Forward && self.steps.is_empty()
     }
 
-    /// What the run is about.
+    /// The subject of the run.
     pub fn subject(&self) -> &str {
         &self.hold.subject
     }
 
-    /// What it was asked to do.
+    /// The input of the run.
     pub fn input<T: DeserializeOwned>(&self) -> Result<T, Stop> {
         serde_json::from_value(self.row.input.clone()).map_err(|error| {
             Stop::failed(StepCode::InputUnreadable, format!("the run's input cannot be read: {error}"))
         })
     }
 
-    /// A step of that name, which no other step of this run may have.
+    /// A step with this name, which must be unique in the run.
     pub fn step(&mut self, name: impl Into<String>) -> Step<'_> {
         Step::new(self, name.into())
     }
 
-    /// Waits until that time, which is stored: nothing is held meanwhile, and a restart changes nothing.
+    /// Waits until this time, which is stored: the run holds nothing meanwhile, and survives a restart.
     pub async fn sleep_until(&mut self, name: &str, at_ms: Millis) -> Result<(), Stop> {
         self.wait(name, None, at_ms).await.map(drop)
     }
 
-    /// Waits for so long from when it was first asked for.
+    /// Waits for this long from the first call.
     pub async fn sleep(&mut self, name: &str, time: Duration) -> Result<(), Stop> {
         let until = self
             .settings
@@ -139,7 +139,7 @@ impl Run {
         self.sleep_until(name, until).await
     }
 
-    /// Waits until somebody sends a signal of that name, or that time; returns what was sent.
+    /// Waits for a signal of this name, or until this time; returns the signal's payload.
     pub async fn wait_for(
         &mut self,
         name: &str,
@@ -149,7 +149,7 @@ impl Run {
         self.wait(name, Some(signal), until_ms).await
     }
 
-    /// The time is on record when the wait begins, what came when it is over.
+    /// The time is recorded when the wait begins, the signal when it ends.
     async fn wait(
         &mut self,
         name: &str,
@@ -192,7 +192,7 @@ impl Run {
         Ok(payload)
     }
 
-    /// The place of the next step, if it may be one.
+    /// The position of the next step, if its name is valid.
     pub(crate) fn enter(&mut self, name: &str) -> Result<i64, Stop> {
         if name.is_empty() || name.len() > LONGEST_NAME {
             return Err(Stop::failed(
@@ -214,14 +214,14 @@ impl Run {
     }
 }
 
-/// Reads what a step left in the journal.
+/// Reads a step's result from the journal.
 pub(crate) fn read<T: DeserializeOwned>(name: &str, output: Option<&Value>) -> Result<T, Stop> {
     serde_json::from_value(output.cloned().unwrap_or_default()).map_err(|error| {
         Stop::failed(StepCode::JournalUnreadable, format!("what step `{name}` left cannot be read: {error}"))
     })
 }
 
-/// What a step returned, as it is kept.
+/// A step's result as stored.
 pub(crate) fn written<T: Serialize>(name: &str, output: &T) -> Result<Value, Stop> {
     let value = serde_json::to_value(output).map_err(|error| {
         Stop::failed(StepCode::JournalUnwritable, format!("what step `{name}` returned: {error}"))

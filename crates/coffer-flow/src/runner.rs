@@ -1,4 +1,4 @@
-//! The process's side: what it takes up, that it lives, and who does not any more.
+//! The runner of a process: takes runs, sends heartbeats, and removes dead runners.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::execute::execute;
 use crate::{Kind, Settings};
 
-/// Before a runner that was lost enters again.
+/// The pause before a removed runner registers again.
 const REENTER_PAUSE: Duration = Duration::from_secs(1);
 
 /// Executes runs until it is stopped.
@@ -25,7 +25,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Enters, takes over what an earlier runner of the same place held, and begins.
+    /// Registers, takes over the runs of an earlier runner of the same place, and starts.
     #[expect(clippy::disallowed_methods, reason = "`stop` awaits the handle")]
     pub async fn start(
         store: Store,
@@ -38,23 +38,23 @@ impl Runner {
         Ok(Self { wake, stop, owner: tokio::spawn(worker.work(first)) })
     }
 
-    /// Has it look at once: something was queued, signalled or cancelled.
+    /// Makes it check at once: a run was queued, signalled or cancelled.
     pub fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// What wakes it, for whoever should not have all of it.
+    /// The handle that wakes it.
     pub fn waker(&self) -> Arc<Notify> {
         self.wake.clone()
     }
 
-    /// Leaves in good order: steps under way are dropped and will be run again by whoever comes next.
+    /// Stops in order: steps in progress are dropped, and the next runner runs them again.
     pub async fn stop(self) {
         self.stop.cancel();
         let _ = self.owner.await;
     }
 
-    /// Ends at once and leaves everything as it is, as a crash would.
+    /// Ends at once and leaves everything as it is, like a crash.
     pub async fn kill(self) {
         self.owner.abort();
         let _ = self.owner.await;
@@ -88,7 +88,7 @@ impl Worker {
             match entered {
                 Ok(runner) => self.serve(runner).await,
                 Err(StoreError::Closed) => return,
-                Err(error) => tracing::error!("runs cannot be executed: {error}"),
+                Err(error) => tracing::error!("could not register the runner of runs: {error}"),
             }
             tokio::select! {
                 () = self.stop.cancelled() => {}
@@ -97,10 +97,10 @@ impl Worker {
         }
     }
 
-    /// Acts as that runner until it is buried or stopped.
+    /// Acts as this runner until it is removed or stopped.
     async fn serve(&self, runner: RunnerId) {
         let alive = CancellationToken::new();
-        // Ends with this function, however that ends.
+        // Ends with this function.
         let mut heart = JoinSet::new();
         heart.spawn(beat(self.store.clone(), self.settings.clone(), runner, alive.clone()));
         let mut executing = JoinSet::new();
@@ -109,7 +109,7 @@ impl Worker {
         while !alive.is_cancelled() && !self.stop.is_cancelled() {
             cancels.retain(|_, cancel| !cancel.is_cancelled());
             if let Err(error) = self.look(runner, &alive, &mut executing, &mut cancels, &mut watch).await {
-                tracing::warn!("could not look for runs: {error}");
+                tracing::warn!("could not query runs: {error}");
             }
             tokio::select! {
                 () = alive.cancelled() => {}
@@ -123,13 +123,13 @@ impl Worker {
                 }
             }
         }
-        // Whoever was buried may not act any more: futures are dropped where they stand.
+        // A removed runner must stop: drop its futures.
         executing.shutdown().await;
         heart.shutdown().await;
         if !alive.is_cancelled()
             && let Err(error) = self.store.leave_runner(&self.store.operator(), runner).await
         {
-            tracing::warn!("runs stay with this server until others notice that it left: {error}");
+            tracing::warn!("could not release this server's runs; others take them over later: {error}");
         }
     }
 
@@ -168,7 +168,7 @@ impl Worker {
     }
 }
 
-/// Beats, and says when this runner may not act any more.
+/// Sends heartbeats, and cancels `alive` when this runner must stop.
 async fn beat(store: Store, settings: Settings, runner: RunnerId, alive: CancellationToken) {
     let operator = store.operator();
     let mut last = tokio::time::Instant::now();
@@ -179,21 +179,21 @@ async fn beat(store: Store, settings: Settings, runner: RunnerId, alive: Cancell
         match beaten {
             Ok(Ok(true)) => last = sent,
             Ok(Ok(false)) => {
-                tracing::warn!("this server was taken for dead: its runs are others' by now");
+                tracing::warn!("another server took over this server's runs");
                 break;
             }
-            Ok(Err(error)) => tracing::warn!("could not tell others that this server lives: {error}"),
+            Ok(Err(error)) => tracing::warn!("could not write the heartbeat: {error}"),
             Err(_) => {}
         }
         if last.elapsed() >= settings.stop_after {
-            tracing::error!("the records have not answered for too long: runs are let go");
+            tracing::error!("database unreachable; releasing runs");
             break;
         }
     }
     alive.cancel();
 }
 
-/// What is known of other runners: their beats, and since when they stand there by our clock.
+/// Other runners: their heartbeats, and since when those have not changed, by our clock.
 #[derive(Debug, Default)]
 struct Watch {
     seen: HashMap<RunnerId, (i64, Instant)>,
@@ -202,7 +202,7 @@ struct Watch {
 
 impl Watch {
     async fn look(&mut self, store: &Store, settings: &Settings, own: RunnerId) -> Result<(), StoreError> {
-        // Often enough to notice in time, and no oftener.
+        // Often enough to notice in time, and no more often.
         if self.last.is_some_and(|last| last.elapsed() < settings.bury_after / 10) {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl Watch {
             } else if seen.1.elapsed() >= settings.bury_after
                 && store.bury_runner(&operator, runner, beat, unit_ms(settings)).await?
             {
-                tracing::warn!("another server is dead: its runs can be taken up");
+                tracing::warn!("another server is dead: its runs can be taken over");
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What a runner is told.
+//! Settings of a runner.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use coffer_core::Millis;
 use coffer_store::Slots;
 
-/// How often a step is tried, and how long it waits in between.
+/// How often a step is tried, and the pauses in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tries {
     pub most: u32,
@@ -22,8 +22,8 @@ impl Default for Tries {
 }
 
 impl Tries {
-    /// How long to wait after that many failures: doubling, within the bounds, and up to a quarter less, so that
-    /// many that failed together do not come back together.
+    /// The pause after this many failures: doubling, within bounds, and up to a quarter less, so that steps
+    /// that failed together are not retried together.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         let doubled = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
         let pause = doubled.min(self.longest_pause);
@@ -31,7 +31,7 @@ impl Tries {
     }
 }
 
-/// What time it is, in milliseconds since the Unix epoch.
+/// The current time, in milliseconds since the Unix epoch.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Millis + Send + Sync>);
 
@@ -57,33 +57,33 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// How a runner works. `stop_after` must be well below `bury_after`: by then a runner that cannot beat has
-/// stopped by itself.
+/// Settings of a runner. `stop_after` must be well below `bury_after`: by then a runner without heartbeats
+/// has stopped by itself.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What names this installation: its next process takes over at once.
+    /// The name of this installation: its next process takes over at once.
     pub place: String,
-    /// How many runs may have begun and not ended, over all servers.
+    /// How many runs may be started and not ended, over all servers.
     pub slots: Slots,
     /// How many this process executes at once.
     pub most_here: usize,
     pub tries: Tries,
     pub beat_every: Duration,
-    /// A runner that could not beat for so long does nothing more.
+    /// A runner that could not write a heartbeat for this long stops.
     pub stop_after: Duration,
-    /// Others bury a runner whose beat stood still for so long.
+    /// Others remove a runner whose heartbeat has not changed for this long.
     pub bury_after: Duration,
-    /// How often to look for runs, for such that are to end, and at other runners.
+    /// How often to look for runs, cancelled runs and other runners.
     pub look_every: Duration,
-    /// How often a run may be taken up without finishing a step.
+    /// How often a run may be taken without finishing a step.
     pub most_takes: i64,
-    /// What such a run waits a multiple of.
+    /// The unit of such a run's pauses.
     pub retake_unit: Duration,
     pub clock: Clock,
 }
 
 impl Settings {
-    /// The usual, at that place.
+    /// The defaults, for this place.
     pub fn at(place: impl Into<String>) -> Self {
         Self {
             place: place.into(),

@@ -21,13 +21,13 @@ const USUAL_BOUND: Duration = Duration::from_secs(300);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
     pub run: RunId,
-    /// How often the work has begun, this time included: beyond the first, its effect may be there already.
+    /// How often the work has begun, this time included: from the second on, its effect may already exist.
     pub number: i64,
-    /// Grows whenever the run changes hands, for whoever outside can compare.
+    /// Grows whenever another runner takes the run, for systems that can compare it.
     pub fence: i64,
 }
 
-/// A step to be: say how, then [`run`](Self::run) it.
+/// A step to configure; then [`run`](Self::run) it.
 #[derive(Debug)]
 #[must_use = "a step does nothing until it is run"]
 pub struct Step<'r> {
@@ -43,19 +43,19 @@ impl<'r> Step<'r> {
         Self { run, name, within: USUAL_BOUND, tries }
     }
 
-    /// How long one try may take; 5 minutes otherwise.
+    /// How long one try may take; 5 minutes by default.
     pub fn within(mut self, bound: Duration) -> Self {
         self.within = bound;
         self
     }
 
-    /// How often it is tried where its errors are transient.
+    /// How often it is tried if its errors are transient.
     pub fn tries(mut self, tries: Tries) -> Self {
         self.tries = tries;
         self
     }
 
-    /// Does the work, unless that is on record; returns what it returned.
+    /// Runs the work, unless its result is recorded; returns the result.
     pub async fn run<T, F>(self, work: impl FnMut(Start) -> F + Send) -> Result<T, Stop>
     where
         T: Serialize + DeserializeOwned + Send,
@@ -65,8 +65,8 @@ impl<'r> Step<'r> {
         self.perform(position, work).await
     }
 
-    /// The same, and says how it is undone. The undo gets what the work returned, or none where it did not
-    /// return or what it returned cannot be read.
+    /// The same, with an undo. The undo gets the result of the work, or `None` if it did not return or its
+    /// result cannot be read.
     pub async fn or_undo<T, F, G>(
         self,
         work: impl FnMut(Start) -> F + Send,
@@ -79,7 +79,7 @@ impl<'r> Step<'r> {
     {
         let position = self.run.enter(&self.name)?;
         let known = self.run.steps.get(&self.name);
-        // In place before the work begins: it may be dropped at any await.
+        // Register it before the work begins: it may be dropped at any await.
         let place = self.run.undos.len();
         let undone =
             known.is_some_and(|step| matches!(step.state, StepState::Undone | StepState::UndoFailed));
@@ -116,7 +116,7 @@ impl<'r> Step<'r> {
                 StepState::Done | StepState::Undone | StepState::UndoFailed if known.output.is_some() => {
                     return read(&name, known.output.as_ref());
                 }
-                // It failed for good, and the server died before it could unwind.
+                // It failed permanently, and the server died before it could unwind.
                 StepState::Failed if run.way == Way::Forward => {
                     let failure =
                         known.error.clone().unwrap_or_else(|| RunFailure::new(StepCode::Failed, ""));
@@ -153,7 +153,7 @@ impl<'r> Step<'r> {
     }
 }
 
-/// Does the work within its time; a panic of it is an error like others, but not one to try again.
+/// Runs the work within its time limit; a panic is an error like others, but without a retry.
 pub(crate) async fn attempt<T>(
     within: Duration,
     work: impl Future<Output = Result<T, StepError>>,

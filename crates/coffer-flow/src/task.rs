@@ -1,11 +1,11 @@
-//! The run of a task: from what is to be done to a pull request.
+//! The run of a task: from the task to a pull request.
 //!
 //! ```text
 //! prepare ─ sandbox ─ clone ─ branch ─ agent ⟲ hear ─ [check] ─ commit ─ push ─ pull ─ finish
 //! ```
 //!
-//! What each step does is a [`Workshop`]'s affair; this is the order, what is kept of each, and what is undone.
-//! A run has one attempt's worth of work: what is said to the task once it is over begins the next.
+//! A [`Workshop`] implements the steps; this file has their order, their results and their undo. A run is one
+//! attempt: messages that arrive after its end start the next.
 
 mod workshop;
 
@@ -22,13 +22,13 @@ use crate::{Kind, Run, Start, StepError, Stop};
 
 pub use workshop::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
 
-/// What an attempt may hear while it works, before somebody must start the next.
+/// Most turns of an attempt, before a person must start the next.
 const MOST_TURNS: usize = 20;
-/// Beyond an agent's own bound, for what comes before and after its work.
+/// Time in addition to an agent's own limit, for the work before and after.
 const MARGIN: Duration = Duration::from_secs(120);
 const LONG: Duration = Duration::from_secs(1800);
 
-/// Executes runs of tasks by a workshop.
+/// Executes runs of tasks with a workshop.
 pub struct TaskKind<W: ?Sized> {
     store: Store,
     workshop: Arc<W>,
@@ -40,7 +40,7 @@ impl<W: ?Sized> std::fmt::Debug for TaskKind<W> {
     }
 }
 
-/// What a run of a task was asked for, as the store writes it.
+/// The input of a task's run, as the store writes it.
 #[derive(Debug, Deserialize)]
 struct Asked {
     task: TaskId,
@@ -49,7 +49,7 @@ struct Asked {
     model: Option<String>,
 }
 
-/// What was said, as the journal keeps it.
+/// Messages, as stored in the journal.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Heard {
     last: i64,
@@ -61,7 +61,7 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
         Self { store, workshop }
     }
 
-    /// What is to be done, as it stands when the run begins.
+    /// Reads the task at the start of the run.
     async fn prepare(
         &self,
         run: RunId,
@@ -118,7 +118,7 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
     }
 }
 
-/// What was said, as an agent reads it.
+/// A message, as an agent reads it.
 pub(crate) fn told(message: &TaskMessage) -> String {
     let place = message.about.as_ref().and_then(|about| {
         let file = about["file"].as_str()?;
@@ -130,7 +130,7 @@ pub(crate) fn told(message: &TaskMessage) -> String {
     format!("{}{}", place.unwrap_or_default(), message.body)
 }
 
-/// Why what was pushed is not proposed, and where it is.
+/// Why pushed work has no pull request, and where it is.
 fn unchecked(checked: &Checked, command: &str, branch: &str, pull_url: Option<&str>) -> String {
     let command: String = command.chars().take(200).collect();
     let how = match checked.exit_code {
@@ -147,7 +147,7 @@ fn tokens(count: u64) -> Option<i64> {
     Some(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// What was used and said, of this turn and those before it; also while it is under way.
+/// Usage and summary of this turn and those before it; also while it is in progress.
 pub fn so_far(before: &AgentReport, turn: &AgentReport) -> AttemptNote {
     let all = sum(before, turn);
     AttemptNote {
@@ -199,7 +199,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                     Ok(sandbox)
                 }
             };
-            // Also where it is not known whether there is one: it is looked for by the attempt.
+            // Also if it is unknown whether there is a sandbox: the workshop looks for it by the attempt.
             let undo = move |made: Option<SandboxId>, why: Unwinding| {
                 let (workshop, brief) = (workshop.clone(), kept.clone());
                 let how = match why {
@@ -245,7 +245,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             if let Some(why) = turn.failed() {
                 return Err(Stop::failed(StepCode::AgentFailed, why));
             }
-            // What nobody would tell it is left to the next attempt.
+            // Messages that it would not get are left to the next attempt.
             if number == MOST_TURNS {
                 break;
             }
@@ -263,7 +263,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             }
         };
         let failed = checked.as_ref().filter(|checked| !checked.passed);
-        // What is pushed to the branch of a pull request is in it.
+        // A push to the branch of a pull request changes the pull request.
         let aside =
             failed.and(brief.pull_url.as_ref()).map(|_| format!("{branch}-attempt-{}", brief.attempt));
         let commit: Option<String> = run
@@ -283,7 +283,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
         let Some(commit) = commit else {
             return Err(Stop::failed(StepCode::NoChanges, "the agent ended without changing anything"));
         };
-        // Under another name: whoever looks for `push` wants to know what the task's branch has.
+        // Under another name: code that looks for `push` wants the commit of the task's branch.
         let (step, onto) = match &aside {
             Some(aside) => ("push-aside", aside),
             None => ("push", &branch),

@@ -1,4 +1,4 @@
-//! Where agents compete: the seam between runs of competitions and sandboxes, git and forges.
+//! The trait between runs of competitions and sandboxes, git and forges.
 
 use coffer_core::agent::{AgentProgress, AgentReport};
 use coffer_core::compete::{DiffSize, Rule};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::task::{AgentTurn, Checked, Pull};
 use crate::{Start, StepError};
 
-/// What a competition is about, as it stood when the run began. It is in the journal, so no secret is in it.
+/// A competition as it was when the run began. It is in the journal, so it has no secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RaceBrief {
     pub run: RunId,
@@ -19,12 +19,12 @@ pub struct RaceBrief {
     pub task: Option<TaskId>,
     pub title: String,
     pub prompt: String,
-    /// What people said to the task.
+    /// The messages to the task.
     pub messages: Vec<String>,
     pub repository: String,
-    /// The repository's own where none is named.
+    /// The base branch; the repository's default branch if `None`.
     pub base_branch: Option<String>,
-    /// A sandbox that others prepared: it is forked and otherwise left alone.
+    /// A sandbox that the caller prepared: it is forked and otherwise left as it is.
     pub source: Option<SandboxId>,
     pub template: Option<String>,
     pub prepare_command: Option<String>,
@@ -35,7 +35,7 @@ pub struct RaceBrief {
     pub entries: Vec<EntryBrief>,
 }
 
-/// What one of those who compete is to do.
+/// The data of one entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryBrief {
     pub number: i64,
@@ -43,13 +43,13 @@ pub struct EntryBrief {
     pub agent: AgentId,
     pub agent_timeout_s: i64,
     pub model: Option<String>,
-    /// In place of the common one.
+    /// Instead of the common one.
     pub prompt: Option<String>,
     pub budget_nanos: Option<i64>,
     pub branch: String,
 }
 
-/// Where all begin.
+/// The common starting point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
     pub branch: String,
@@ -59,20 +59,20 @@ pub struct Base {
 /// The sandbox of an entry, or why it has none.
 pub type Fork = Result<SandboxId, RunFailure>;
 
-/// What an agent did.
+/// The result of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Raced {
     pub turn: AgentTurn,
-    /// How long it took, servers that died meanwhile aside.
+    /// How long it took, without the time of dead servers.
     pub duration_ms: Option<i64>,
 }
 
-/// What an entry changed since the base.
+/// The changes of an entry since the base.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Changes {
     pub diff: DiffSize,
     pub patch: String,
-    /// Whether the patch was longer than is kept.
+    /// Whether the patch was longer than the stored part.
     pub is_cut: bool,
 }
 
@@ -85,29 +85,29 @@ pub struct Lane<'a> {
     pub base: &'a Base,
 }
 
-/// What is heard of an agent while it works.
+/// An event of a working agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "one at a time, passed on at once")]
 pub enum News {
-    /// It began: where its output is.
+    /// It started: the execution with its output.
     Begun(ExecutionId),
-    /// What it does, and what it has used so far.
+    /// Its current action, and its usage so far.
     Progress(AgentProgress, AgentReport),
 }
 
-/// Told as soon as there is news.
+/// Called with each event.
 pub type Tell<'a> = &'a (dyn Fn(News) -> BoxFuture<'a, ()> + Send + Sync);
 
-/// Does the steps of a competition. As those of a workshop, each finds what an earlier call of it did.
+/// Implements the steps of a competition. Each step finds the results of an earlier call.
 #[async_trait::async_trait]
 pub trait Arena: Send + Sync + 'static {
-    /// The sandbox that is prepared: found, or made.
+    /// Finds or creates the sandbox to prepare.
     async fn ensure_source(&self, brief: &RaceBrief, start: Start) -> Result<SandboxId, StepError>;
 
-    /// Has the repository in the sandbox.
+    /// Clones the repository into the sandbox.
     async fn clone(&self, brief: &RaceBrief, source: SandboxId) -> Result<Base, StepError>;
 
-    /// Runs what prepares the sandbox, once.
+    /// Runs the prepare command, once.
     async fn prepare(
         &self,
         brief: &RaceBrief,
@@ -115,46 +115,46 @@ pub trait Arena: Send + Sync + 'static {
         command: &str,
     ) -> Result<Checked, StepError>;
 
-    /// A fork for each entry, in their order. One that does not come to be leaves the others alone.
+    /// Creates a fork for each entry, in order. A failed fork does not affect the others.
     async fn fork(&self, brief: &RaceBrief, source: SandboxId) -> Result<Vec<Fork>, StepError>;
 
-    /// The source is not needed any more; one that others prepared stays.
+    /// Releases the source; one that the caller prepared stays.
     async fn leave_source(&self, brief: &RaceBrief, source: SandboxId) -> Result<(), StepError>;
 
-    /// Has the agent work on the entry's branch, and waits for it. It is started once.
+    /// Runs the agent on the entry's branch, and waits for it. It is started once.
     async fn run_agent(&self, lane: Lane<'_>, tell: Tell<'_>) -> Result<Raced, StepError>;
 
-    /// Ends what an entry runs: its agent, or its check.
+    /// Ends an entry's program: its agent, or its check.
     async fn stop(&self, lane: Lane<'_>) -> Result<(), StepError>;
 
-    /// Commits what was changed; returns the branch's head, or none where nothing was.
+    /// Commits the changes; returns the branch's head, or `None` without changes.
     async fn commit(&self, lane: Lane<'_>) -> Result<Option<String>, StepError>;
 
-    /// What differs from the base.
+    /// The difference from the base.
     async fn changes(&self, lane: Lane<'_>) -> Result<Changes, StepError>;
 
-    /// Runs what must pass.
+    /// Runs the check.
     async fn check(&self, lane: Lane<'_>, command: &str) -> Result<Checked, StepError>;
 
-    /// What a sandbox cost so far, in billionths of the currency.
+    /// The cost of a sandbox so far, in billionths of the currency.
     async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError>;
 
-    /// Has a sandbox live on, though nobody works in it right now.
+    /// Extends the deadline of a sandbox that is not in use right now.
     async fn keep(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
 
-    /// Ends the sandbox of an entry that is out.
+    /// Destroys the sandbox of an eliminated entry.
     async fn give_back(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
 
-    /// Has the sandbox of an entry keep its files while a person decides.
+    /// Pauses the sandbox of an entry with its files while a person decides.
     async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
 
     /// Has the winner's branch at `commit` on the forge. An error of the code [`StepCode::NoRoom`](coffer_core::StepCode::NoRoom) says that its sandbox has to
     /// wait to be started.
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError>;
 
-    /// The winner's pull request: found, or opened. `reasons` say why it won.
+    /// Finds or opens the winner's pull request. `reasons` say why it won.
     async fn ensure_pull(&self, lane: Lane<'_>, reasons: &[String]) -> Result<Pull, StepError>;
 
-    /// Ends every sandbox of the competition; where it is not known which those are, they are looked for.
+    /// Destroys every sandbox of the competition; searches for them if they are unknown.
     async fn finish(&self, brief: &RaceBrief) -> Result<(), StepError>;
 }

@@ -1,6 +1,6 @@
-//! The step in which all agents work at once.
+//! The step in which all agents work concurrently.
 //!
-//! What an entry comes to is written to its row as it happens, and an entry that is through is not begun again:
+//! The results of an entry are written to its row as they arrive, and a finished entry is not started again:
 //! so the step can be dropped anywhere and run again by another server.
 
 use std::future::Future;
@@ -19,7 +19,7 @@ use super::{CompeteKind, CompetitionState, LONG};
 use crate::step::attempt;
 use crate::{Start, StepError};
 
-/// Beyond an agent's own bound, for what comes before and after its work.
+/// Time in addition to an agent's own limit, for the work before and after.
 const MARGIN: Duration = Duration::from_secs(180);
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
@@ -32,7 +32,7 @@ pub(super) fn longest(brief: &RaceBrief) -> Duration {
     brief.entries.iter().map(bound).max().unwrap_or_default() + MARGIN
 }
 
-/// What an agent used and said, also while it works.
+/// The usage and summary of an agent, also while it works.
 fn so_far(report: &AgentReport) -> EntryNote {
     let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     EntryNote {
@@ -44,16 +44,16 @@ fn so_far(report: &AgentReport) -> EntryNote {
     }
 }
 
-/// Why an entry did not go on.
+/// Why an entry did not continue.
 enum Out {
-    /// It is its own affair: the others go on.
+    /// Only this entry fails: the others continue.
     Entry(RunFailure),
-    /// Nothing can be written: another server has the run, or the records are away.
+    /// Nothing can be written: another server has the run, or the database is away.
     All(StepError),
 }
 
 impl<A: Arena + ?Sized> CompeteKind<A> {
-    /// Has every entry work that is not through.
+    /// Runs every unfinished entry.
     pub(super) async fn race(
         &self,
         brief: &RaceBrief,
@@ -78,7 +78,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         all.into_iter().collect()
     }
 
-    /// Has one entry work; what goes wrong in it is put on record with it.
+    /// Runs one entry; its failure is recorded with it.
     async fn lane(
         &self,
         lane: Lane<'_>,
@@ -87,7 +87,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         spent: &CancellationToken,
     ) -> Result<(), StepError> {
         let number = lane.entry.number;
-        // A panic of one, or one that hangs, is not the others' affair.
+        // A panic or a hang of one entry must not affect the others.
         let work = attempt(bound(lane.entry), self.work(lane, row, start).map(Ok));
         let done = tokio::select! {
             biased;
@@ -105,11 +105,11 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             Err(Out::All(error)) => return Err(error),
             Err(Out::Entry(failure)) => failure,
         };
-        // Nobody waits for its agent any more, and while that works there is nothing to look at.
+        // Stop its agent, so that its files no longer change.
         if let Err(error) = attempt(STOP_WITHIN, self.arena.stop(lane)).await {
             tracing::debug!("what entry {number} runs goes on for now: {error}");
         }
-        // For whoever wants to know what it would have been; it is out all the same.
+        // Store its changes for people, although it has failed.
         let changes = attempt(MARGIN, self.arena.changes(lane)).await.ok();
         let cost = self.arena.spent(lane.brief, lane.sandbox).await.ok();
         if let Err(error) = attempt(MARGIN, self.arena.give_back(lane.brief, lane.sandbox)).await {
@@ -127,7 +127,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         self.note_entry(start, number, note).await
     }
 
-    /// Agent, commit, check, in that order: what checks leave behind is not part of the work.
+    /// Agent, commit, check, in that order: files that checks leave are not part of the work.
     async fn work(&self, lane: Lane<'_>, row: &EntryRow, start: Start) -> Result<(), Out> {
         let number = lane.entry.number;
         if row.commit.is_none() {
@@ -141,7 +141,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
                         }
                         News::Progress(doing, report) => EntryNote { doing: Some(doing), ..so_far(&report) },
                     };
-                    // The end of its work says the same again.
+                    // The end of its work records the same again.
                     let _ = self.note_entry(start, number, note).await;
                 }
                 .boxed()
@@ -200,7 +200,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         self.note_entry(start, number, note).await.map_err(Out::All)
     }
 
-    /// Does something, again where that may help.
+    /// Runs an operation, with retries.
     async fn again<T, F>(&self, mut work: impl FnMut() -> F) -> Result<T, Out>
     where
         F: Future<Output = Result<T, StepError>>,
@@ -219,8 +219,8 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         }
     }
 
-    /// Has a sandbox keep its files while a person decides. Where it cannot, its entry is out, and it alone; says
-    /// whether it can.
+    /// Pauses a sandbox with its files while a person decides. If that fails, only its entry is eliminated;
+    /// returns whether it succeeded.
     pub(super) async fn rest(
         &self,
         brief: &RaceBrief,
@@ -239,7 +239,8 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         Ok(false)
     }
 
-    /// Has the forks of all that may still win live on, also of those that wait for slower ones; never returns.
+    /// Extends the deadlines of all forks that may still win, also of those that wait for slower ones; never
+    /// returns.
     async fn keep_forks(&self, brief: &RaceBrief, forks: &[Fork]) {
         let scope = self.scope(brief.project);
         loop {
@@ -249,14 +250,14 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
                 let is_out =
                     rows.iter().any(|row| row.number == entry.number && row.state == EntryState::Failed);
                 if let Some(sandbox) = fork.as_ref().ok().filter(|_| !is_out) {
-                    // One that is gone is missed by whoever needs it next.
+                    // The next step that needs the sandbox notices if it is gone.
                     let _ = self.arena.keep(brief, *sandbox).await;
                 }
             }
         }
     }
 
-    /// Says when what the competition may cost is spent; never returns.
+    /// Signals when the competition's budget is spent; never returns.
     async fn watch_budget(&self, brief: &RaceBrief, forks: &[Fork], spent: &CancellationToken) {
         let Some(budget) = brief.budget_nanos else { return std::future::pending().await };
         let scope = self.scope(brief.project);
@@ -264,7 +265,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             tokio::time::sleep(self.watch_every).await;
             let mut sum = 0i64;
             for sandbox in forks.iter().filter_map(|fork| fork.as_ref().ok()) {
-                // One that cannot be asked right now is counted the next time.
+                // A cost that cannot be read now is counted next time.
                 sum = sum.saturating_add(self.arena.spent(brief, *sandbox).await.unwrap_or(0));
             }
             let rows = self.store.competition_entries(&scope, brief.competition).await.unwrap_or_default();

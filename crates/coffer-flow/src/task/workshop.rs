@@ -1,4 +1,4 @@
-//! Where tasks are worked on: the seam between their runs and sandboxes, git and forges.
+//! The trait between runs of tasks and sandboxes, git and forges.
 
 use coffer_core::agent::AgentReport;
 use coffer_core::{AgentId, ExecutionId, ProjectId, RunId, SandboxId, TaskId};
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Start, StepError};
 
-/// What an attempt is to do, as it stood when the run began. It is in the journal, so no secret is in it: the
-/// agent's definition is read when it is needed.
+/// An attempt's task as it was when the run began. It is in the journal, so it has no secrets: the agent's
+/// definition is read when it is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Brief {
     pub run: RunId,
@@ -16,11 +16,11 @@ pub struct Brief {
     pub attempt: i64,
     pub title: String,
     pub description: String,
-    /// What people had said, and the number of the last of it.
+    /// The messages so far, and the number of the last one.
     pub messages: Vec<String>,
     pub heard_to: i64,
     pub repository: String,
-    /// The repository's own where none is named.
+    /// The base branch; the repository's default branch if `None`.
     pub base_branch: Option<String>,
     pub branch: String,
     pub agent: AgentId,
@@ -28,7 +28,7 @@ pub struct Brief {
     pub model: Option<String>,
     pub check_command: Option<String>,
     pub budget_nanos: Option<i64>,
-    /// Where an earlier attempt opened one.
+    /// The pull request of an earlier attempt, if there is one.
     #[serde(default)]
     pub pull_url: Option<String>,
 }
@@ -36,15 +36,15 @@ pub struct Brief {
 /// One turn of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentTurn {
-    /// Where its output is on record.
+    /// The execution with its output.
     pub execution: Option<ExecutionId>,
-    /// None where it was ended because its time was up.
+    /// `None` if it timed out.
     pub exit_code: Option<i64>,
     pub report: AgentReport,
 }
 
 impl AgentTurn {
-    /// Why it did not do what it should, where it did not.
+    /// Why it failed, if it did.
     pub fn failed(&self) -> Option<String> {
         let said = || self.report.error.clone().map(|error| format!(": {error}")).unwrap_or_default();
         match self.exit_code {
@@ -55,18 +55,18 @@ impl AgentTurn {
     }
 }
 
-/// A turn that an agent is to take.
+/// A turn for an agent.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn<'a> {
     /// From 1.
     pub number: usize,
-    /// What people said, for this turn.
+    /// The messages for this turn.
     pub said: &'a [String],
-    /// What the turns before it came to, together.
+    /// The combined report of the turns before it.
     pub before: &'a AgentReport,
 }
 
-/// What became of the check command.
+/// The result of the check command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checked {
     pub passed: bool,
@@ -81,29 +81,29 @@ pub struct Pull {
     pub number: Option<i64>,
 }
 
-/// How an attempt ended, for whoever puts its things away.
+/// How an attempt ended, for releasing its resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     Done,
     Cancelled,
-    /// A person may want to look at what is there.
+    /// A person may want to look at the sandbox.
     Failed,
 }
 
-/// Does the steps of a task's run. Each may be called again after it was done, or while an earlier call of a
-/// server that is dead by now half did it: it finds what is there, by the attempt's run, and goes on from that.
+/// Implements the steps of a task's run. Each may be called again after it was done, or after a dead server
+/// did half of it: it finds existing results by the attempt's run, and continues from them.
 #[async_trait::async_trait]
 pub trait Workshop: Send + Sync + 'static {
-    /// The attempt's sandbox: found, or made.
+    /// Finds or creates the attempt's sandbox.
     async fn ensure_sandbox(&self, brief: &Brief, start: Start) -> Result<SandboxId, StepError>;
 
-    /// Has the repository in the sandbox; returns the commit that the base branch is at.
+    /// Clones the repository into the sandbox; returns the base branch's commit.
     async fn clone(&self, brief: &Brief, sandbox: SandboxId) -> Result<String, StepError>;
 
-    /// Has the task's branch checked out, from `base` where it does not exist yet; returns its name.
+    /// Checks out the task's branch, from `base` if it does not exist yet; returns its name.
     async fn branch(&self, brief: &Brief, sandbox: SandboxId, base: &str) -> Result<String, StepError>;
 
-    /// Has the agent work, and waits for it. A turn is started once: asked for again, it is waited for.
+    /// Runs the agent, and waits for it. A turn is started once: a repeated call waits for it.
     async fn run_agent(
         &self,
         brief: &Brief,
@@ -112,10 +112,10 @@ pub trait Workshop: Send + Sync + 'static {
         start: Start,
     ) -> Result<AgentTurn, StepError>;
 
-    /// Runs what must pass, and says whether it did.
+    /// Runs the check, and returns whether it passed.
     async fn check(&self, brief: &Brief, sandbox: SandboxId, command: &str) -> Result<Checked, StepError>;
 
-    /// Commits what was changed; returns the branch's head, or none where it is still at `base`.
+    /// Commits the changes; returns the branch's head, or `None` if it is still at `base`.
     async fn commit(
         &self,
         brief: &Brief,
@@ -124,7 +124,7 @@ pub trait Workshop: Send + Sync + 'static {
         base: &str,
     ) -> Result<Option<String>, StepError>;
 
-    /// Has `commit`, which is checked out, on the forge as that branch: the task's own, or one beside it.
+    /// Pushes the checked-out `commit` to the forge as this branch: the task's own, or a separate one.
     async fn push(
         &self,
         brief: &Brief,
@@ -133,7 +133,7 @@ pub trait Workshop: Send + Sync + 'static {
         commit: &str,
     ) -> Result<(), StepError>;
 
-    /// The branch's pull request: found, or opened.
+    /// Finds or opens the branch's pull request.
     async fn ensure_pull(
         &self,
         brief: &Brief,
@@ -143,6 +143,6 @@ pub trait Workshop: Send + Sync + 'static {
         report: &AgentReport,
     ) -> Result<Pull, StepError>;
 
-    /// Puts away what the attempt had. Where the sandbox is not known, there may be one all the same.
+    /// Releases the attempt's resources. If the sandbox is unknown, there may still be one.
     async fn finish(&self, brief: &Brief, sandbox: Option<SandboxId>, how: Ending) -> Result<(), StepError>;
 }

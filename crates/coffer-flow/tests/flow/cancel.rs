@@ -1,4 +1,4 @@
-//! Runs that are to end, wherever they are.
+//! Cancelled runs, in every state.
 
 use coffer_store::{RunError, RunState, StepState};
 use coffer_testkit::on_both;

@@ -47,7 +47,7 @@ on_both! {
         let runner = stadium.runner().await;
         stadium.until_waiting(&row).await;
         {
-            // Who is out has given its sandbox back; the others keep theirs.
+            // Eliminated entries have released their sandboxes; the others keep theirs.
             let field = stadium.ring.field.lock().unwrap();
             assert_eq!((field.sandboxes.len(), field.resting.len()), (2, 2));
         }
@@ -101,7 +101,7 @@ on_both! {
         runner.stop().await;
         let (store, scope) = (&stadium.world.store, &stadium.world.scope);
         store.pick_winner(scope, row.id, 2, "key:me").await.unwrap();
-        // As where its server died before it was on record that it had asked.
+        // As if its server died before it had recorded the question.
         database.execute("DELETE FROM run_steps WHERE name IN ('ask', 'pick')").await;
         let runner = stadium.runner().await;
         assert_eq!(stadium.world.until_over(row.run).await.state, RunState::Done);
@@ -184,7 +184,7 @@ on_both! {
         let states: Vec<_> = entries.iter().map(|entry| entry.state).collect();
         assert_eq!(states, [EntryState::Done, EntryState::Failed, EntryState::Done]);
         assert_eq!(entries[1].error.as_ref().unwrap().code.as_str(), "sandbox_lost");
-        // Among those that are left it is put in order anew.
+        // The remaining entries are ranked again.
         let ranks: Vec<_> = entries.iter().map(|entry| entry.rank.unwrap()).collect();
         assert_eq!(ranks, [1, 3, 2]);
         let (store, scope) = (&stadium.world.store, &stadium.world.scope);
@@ -210,7 +210,7 @@ on_both! {
             entries.iter().filter_map(|entry| entry.error.as_ref().map(|error| error.code.as_str())).collect();
         assert_eq!(codes, ["agent_failed", "panicked", "no_changes", "no_room"]);
         assert!(entries[..4].iter().all(|entry| entry.state == EntryState::Failed && !entry.can_win()));
-        // What it would have been is kept.
+        // Its changes are stored.
         let patch = stadium.world.store.entry_patch(&stadium.world.scope, row.id, 1).await.unwrap();
         assert_eq!(patch.unwrap().text, "fails");
         assert!(stadium.ring.field.lock().unwrap().sandboxes.is_empty());
@@ -266,7 +266,7 @@ on_both! {
     async fn a_spent_budget_ends_those_at_work(database: &TestDatabase) {
         let stadium = Stadium::new(database).await;
         let mut new = stadium.new_one(Rule::Best, &["dear hangs", "hangs", "lines=1"]);
-        // Enough for two, and the third costs more by far.
+        // Enough for two, and the third costs far more.
         new.terms.budget_nanos = Some(1000);
         let row = stadium.begin(new).await;
         let runner = stadium.runner().await;
@@ -278,12 +278,12 @@ on_both! {
         let entries = stadium.entries(row.id).await;
         for entry in &entries[..2] {
             assert_eq!((entry.state, entry.error.as_ref().unwrap().code.as_str()), (EntryState::Failed, "budget_exceeded"));
-            // Its agent is ended, so what it had changed by then can be kept.
+            // Its agent is ended, so its changes so far can be stored.
             let patch = stadium.world.store.entry_patch(&stadium.world.scope, row.id, entry.number).await.unwrap();
             assert_eq!(patch.unwrap().text, entry.label);
         }
         assert_eq!(stadium.row(row.id).await.winner, Some(3));
-        // And one entry's own.
+        // And the budget of one entry.
         let mut new = stadium.new_one(Rule::Best, &["dear", "lines=9"]);
         new.entries[0].budget_nanos = Some(500);
         let row = stadium.begin(new).await;
@@ -316,7 +316,7 @@ on_both! {
         assert!(row.pull_url.is_some() && row.pull_url == stadium.row(competition).await.pull_url);
         let attempts = store.attempts(scope, task).await.unwrap();
         assert_eq!((attempts.len(), attempts[0].competition), (1, Some(competition)));
-        // Cancelling the task cancels what is under way.
+        // Cancelling the task cancels the run in progress.
         stadium.world.outside.block("after run_agent");
         let new = stadium.new_one(Rule::Best, &THREE);
         let (row, competition) = store.compete_for_task(scope, task, start(false), new).await.unwrap();
@@ -328,10 +328,10 @@ on_both! {
         assert_eq!(stadium.world.until_over(row.run.unwrap()).await.state, RunState::Cancelled);
         assert_eq!(stadium.row(competition).await.state, CompetitionState::Cancelled);
         assert!(stadium.ring.field.lock().unwrap().sandboxes.is_empty());
-        // Its branches were not those of the first.
+        // Its branches differ from those of the first.
         let branches: Vec<_> = stadium.entries(competition).await.into_iter().map(|entry| entry.branch.unwrap()).collect();
         assert_eq!(branches, [1, 2, 3].map(|number| format!("task-{task}-2-{number}")));
-        // With the task goes what was on record of its competitions.
+        // The records of its competitions are deleted with the task.
         store.delete_task(scope, task).await.unwrap();
         assert!(store.competition(scope, competition).await.unwrap().is_none());
         runner.stop().await;
@@ -360,11 +360,11 @@ on_both! {
         assert_eq!(prune(i64::MAX).await, (0, 0));
         assert!(store.competition(scope, alone.id).await.unwrap().is_none());
         assert!(stadium.entries(alone.id).await.is_empty());
-        // What a task's attempt came to stays with the task; how each entry did it goes.
+        // The result of a task's attempt stays with the task; the details of entries are deleted.
         assert_eq!(stadium.row(of_task).await.winner, Some(2));
         assert!(store.entry_patch(scope, of_task, 2).await.unwrap().is_none());
         assert!(stadium.entries(of_task).await[1].diff.is_some());
-        // What is not over is not old.
+        // Only finished competitions can be old.
         assert!(store.entry_patch(scope, waits.id, 2).await.unwrap().is_some());
         runner.stop().await;
     }
@@ -451,7 +451,7 @@ on_both! {
         };
         let first = stadium.begin(keyed("a")).await;
         assert_eq!(stadium.begin(keyed("a")).await.id, first.id);
-        // Also where all ask at once.
+        // Also if all ask concurrently.
         let other = || NewCompetition { idempotency: Some(("at once".into(), "a".into())), ..keyed("a") };
         let at_once = futures_util::future::join_all((0..8).map(|_| store.create_competition(scope, other()))).await;
         let ids: std::collections::BTreeSet<_> = at_once.into_iter().map(|begun| begun.unwrap().id).collect();
@@ -479,7 +479,7 @@ on_both! {
             state: Some(CompetitionState::Queued), limit: 9, ..Default::default()
         }).await.unwrap();
         assert_eq!(found.iter().map(|row| row.id).collect::<Vec<_>>(), [first.id]);
-        // One that nobody has begun ends at once.
+        // A run that has not begun ends at once.
         let cancelled = store.cancel_competition(scope, first.id, "not wanted").await.unwrap();
         assert_eq!(cancelled.state, CompetitionState::Cancelled);
     }

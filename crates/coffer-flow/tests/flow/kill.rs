@@ -45,7 +45,7 @@ on_both! {
             let row = world.until_over(run).await;
             assert_eq!((row.state, row.output), (RunState::Done, Some(all_of(run))), "{point}");
             world.assert_made_once(run);
-            // What had finished was not run again; what was under way was, once.
+            // Finished steps were not run again; the step in progress was, once.
             let steps = world.store.run_steps(&world.scope, run).await.unwrap();
             for step in steps {
                 let again = point == format!("before {}", step.name) || point == format!("after {}", step.name);
@@ -64,7 +64,7 @@ on_both! {
                 runs.push(world.queue(json!({})).await);
             }
             let runner = world.runner().await;
-            // Any moment will do; these spread over what a run takes.
+            // Moments spread over the duration of a run.
             tokio::time::sleep(Duration::from_micros((kill * 7919) % 9000)).await;
             runner.kill().await;
         }

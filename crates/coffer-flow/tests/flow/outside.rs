@@ -1,11 +1,11 @@
-//! What runs have effects on: it counts, and it can be asked before something is made.
+//! A fake outside world for the effects of runs: it counts, and can be queried.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-/// Things by name, how often each was made and unmade, and places where callers stop for ever.
+/// Things by name, how often each was created and deleted, and points where callers block for ever.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Outside {
     inner: Arc<Inner>,
@@ -23,7 +23,7 @@ struct State {
     unmade: Vec<String>,
     calls: BTreeMap<String, u32>,
     fences: HashMap<String, i64>,
-    /// Calls with a fence below one that was seen.
+    /// Calls with an outdated fence.
     stale: u32,
     blocked: Option<String>,
     reached: bool,
@@ -32,7 +32,7 @@ struct State {
     failing: BTreeMap<String, u32>,
 }
 
-/// Tells that who stayed somewhere does not any more.
+/// Notifies when a blocked caller was dropped.
 struct Leaves(Outside);
 
 impl Drop for Leaves {
@@ -43,7 +43,7 @@ impl Drop for Leaves {
 }
 
 impl Outside {
-    /// Makes the thing unless it is there.
+    /// Creates the thing unless it exists.
     pub(crate) fn ensure(&self, name: &str) -> String {
         let mut state = self.inner.state.lock().unwrap();
         *state.calls.entry(name.to_string()).or_default() += 1;
@@ -54,7 +54,7 @@ impl Outside {
         format!("{name}!")
     }
 
-    /// Unmakes the thing if it is there.
+    /// Deletes the thing if it exists.
     pub(crate) fn remove(&self, name: &str) {
         let mut state = self.inner.state.lock().unwrap();
         if state.made.remove(name).is_some() {
@@ -62,7 +62,7 @@ impl Outside {
         }
     }
 
-    /// Notes who acts for a run.
+    /// Records which runner executes a run.
     pub(crate) fn fence(&self, run: &str, fence: i64) {
         let mut state = self.inner.state.lock().unwrap();
         let known = state.fences.entry(run.to_string()).or_insert(fence);
@@ -89,18 +89,18 @@ impl Outside {
         self.inner.state.lock().unwrap().calls.get(name).copied().unwrap_or_default()
     }
 
-    /// Has the next caller that comes by `point` stay there.
+    /// Blocks the next caller at `point`.
     pub(crate) fn block(&self, point: &str) {
         let mut state = self.inner.state.lock().unwrap();
         (state.blocked, state.reached, state.left) = (Some(point.to_string()), false, false);
     }
 
-    /// Lets callers pass again.
+    /// Unblocks callers.
     pub(crate) fn unblock(&self) {
         self.inner.state.lock().unwrap().blocked = None;
     }
 
-    /// Comes by a place; stays there where it is blocked.
+    /// Passes a point; blocks there if it is blocked.
     pub(crate) async fn pass(&self, point: &str) {
         let stay = {
             let mut state = self.inner.state.lock().unwrap();
@@ -115,7 +115,7 @@ impl Outside {
         }
     }
 
-    /// Waits until who stayed somewhere was dropped.
+    /// Waits until a blocked caller was dropped.
     pub(crate) async fn left(&self) {
         let waited = tokio::time::timeout(super::world::PATIENCE, async {
             loop {
@@ -129,7 +129,7 @@ impl Outside {
         waited.await.expect("who stays is dropped");
     }
 
-    /// Waits until somebody stays where it is blocked.
+    /// Waits until a caller is blocked at a blocked point.
     pub(crate) async fn reached(&self) {
         let waited = tokio::time::timeout(super::world::PATIENCE, async {
             loop {
@@ -143,7 +143,7 @@ impl Outside {
         waited.await.expect("somebody comes by");
     }
 
-    /// Has the next calls of that name fail.
+    /// Makes the next calls of this name fail.
     pub(crate) fn fail(&self, name: &str, times: u32) {
         self.inner.state.lock().unwrap().failing.insert(name.to_string(), times);
     }

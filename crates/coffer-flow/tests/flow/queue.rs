@@ -1,4 +1,4 @@
-//! Who may begin, and when.
+//! Which runs may begin, and when.
 
 use coffer_core::RunId;
 use coffer_flow::Settings;
@@ -34,7 +34,7 @@ on_both! {
         }
         let operator = world.store.operator();
         assert_eq!(world.store.run_load(&operator).await.unwrap(), (7, 3));
-        // Whoever ends gives its slot back; both have one now, and the oldest comes next.
+        // A run that ends releases its slot; both have one now, and the oldest comes next.
         world.store.cancel_run(&world.scope, mine[0], "enough").await.unwrap();
         world.until_over(mine[0]).await;
         world.until(mine[2], is(RunState::Running)).await;
@@ -55,7 +55,7 @@ on_both! {
         assert_eq!((load.queued, load.held, load.parked), (0, 0, 1));
         let next = world.queue(json!({})).await;
         assert_eq!(world.until_over(next).await.state, RunState::Done);
-        // It is somebody's turn: who is woken goes on beside it, for nobody is to wait twice.
+        // A woken run continues in addition to the running one: no run waits twice.
         world.outside.block("before sandbox");
         let other = world.queue(json!({})).await;
         world.outside.reached().await;

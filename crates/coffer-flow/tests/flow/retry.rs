@@ -79,7 +79,7 @@ on_both! {
         let row = world.until_over(run).await;
         let failure = row.failure.unwrap();
         assert_eq!((failure.code.as_str(), failure.step.as_deref()), ("timed_out", Some("push")));
-        // Nothing is left but what comes next.
+        // Only the next step remains.
         world.outside.unblock();
         let run = world.queue(json!({ "within_ms": 50_000 })).await;
         assert_eq!(world.until_over(run).await.output, Some(all_of(run)));

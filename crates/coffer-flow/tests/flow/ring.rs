@@ -1,4 +1,4 @@
-//! An arena that makes nothing but marks, and counts them. What an entry does is said by its label.
+//! A fake arena that only counts. The label of an entry says what it does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -13,22 +13,22 @@ use coffer_store::RunFailure;
 
 use crate::outside::Outside;
 
-/// What there is outside, by what it is looked up by.
+/// The outside world, by lookup key.
 #[derive(Debug, Default)]
 pub(crate) struct Field {
     /// By competition and `source` or the entry's number.
     pub(crate) sandboxes: BTreeMap<String, SandboxId>,
     pub(crate) made: usize,
     pub(crate) resting: Vec<SandboxId>,
-    /// Where an agent works, whether or not somebody waits for it.
+    /// Where an agent works, even if no server waits for it.
     pub(crate) at_work: BTreeSet<SandboxId>,
-    /// How often each was kept for longer.
+    /// How often each deadline was extended.
     pub(crate) kept: BTreeMap<SandboxId, usize>,
     pub(crate) turns: BTreeMap<String, usize>,
     pub(crate) commits: BTreeMap<String, usize>,
     pub(crate) branches: BTreeMap<String, String>,
     pub(crate) pulls: BTreeMap<String, String>,
-    /// Whether what is called dear costs much by now.
+    /// Whether expensive entries have reached their cost.
     pub(crate) is_dear: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) const METHODS: [&str; 12] = [
     "finish",
 ];
 
-/// What an entry of that label changes: `lines=7`, or three lines.
+/// The change of an entry with this label: `lines=7`, or three lines.
 fn lines(label: &str) -> u64 {
     let said = label.split(' ').find_map(|word| word.strip_prefix("lines="));
     said.map_or(3, |text| text.parse().unwrap())

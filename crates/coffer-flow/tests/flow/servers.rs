@@ -51,7 +51,7 @@ on_both! {
         let operator = world.store.operator();
         world.outside.block("before push");
         let run = world.queue(json!({})).await;
-        // It beats often enough to notice.
+        // Its heartbeats are frequent enough to notice.
         let settings = Settings { beat_every: Duration::from_millis(20), ..world.settings("one") };
         let buried = world.runner_with(settings).await;
         world.outside.reached().await;
@@ -66,7 +66,7 @@ on_both! {
         });
         let runner = bury.await.expect("it can be buried");
         world.outside.unblock();
-        // The run is free, and who comes back by another name takes it up with a higher fence.
+        // The run is free, and the server that returns under another name takes it with a higher fence.
         let row = world.until_over(run).await;
         assert_eq!((row.state, row.output), (RunState::Done, Some(all_of(run))));
         assert_eq!(world.outside.stale(), 0);
@@ -86,7 +86,7 @@ on_both! {
         };
         let runner = world.runner_with(settings).await;
         world.outside.reached().await;
-        // Its database is gone for good: nobody buries it, and yet it stops.
+        // Its database is gone: no other server removes it, and yet it stops.
         world.store.close().await;
         world.outside.left().await;
         runner.stop().await;

@@ -1,4 +1,4 @@
-//! A workshop that makes nothing but marks, and counts them.
+//! A fake workshop that only counts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use coffer_store::{ProjectScope, Store};
 
 use crate::outside::Outside;
 
-/// What there is outside, by what it is looked up by.
+/// The outside world, by lookup key.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) sandboxes: BTreeMap<String, SandboxId>,
-    /// How many were ever made.
+    /// How many were ever created.
     pub(crate) sandboxes_made: usize,
     pub(crate) branches: BTreeMap<String, Option<String>>,
     pub(crate) turns: BTreeMap<String, Vec<String>>,
@@ -28,7 +28,7 @@ pub(crate) struct World {
 pub(crate) struct Shop {
     pub(crate) outside: Outside,
     pub(crate) world: Arc<Mutex<World>>,
-    /// Where somebody says something to the task during every turn.
+    /// The task that gets a message during every turn.
     pub(crate) chatter: Arc<Mutex<Option<(Store, ProjectScope)>>>,
 }
 
@@ -41,7 +41,7 @@ impl Shop {
         Self { outside, world: Arc::default(), chatter: Arc::default() }
     }
 
-    /// Comes by the two sides of an effect, and fails where it is to.
+    /// Passes the two sides of an effect, and fails if requested.
     async fn act<T>(&self, method: &str, effect: impl FnOnce(&mut World) -> T) -> Result<T, StepError> {
         self.outside.pass(&format!("before {method}")).await;
         if self.outside.fails(&format!("fatal {method}")) {
@@ -176,7 +176,7 @@ impl Workshop for Shop {
 
     async fn finish(&self, brief: &Brief, _: Option<SandboxId>, how: Ending) -> Result<(), StepError> {
         self.act("finish", |world| {
-            // What failed is left for a person to look at.
+            // A failed sandbox is left for a person to look at.
             if how != Ending::Failed {
                 world.sandboxes.remove(&brief.run.to_string());
             }

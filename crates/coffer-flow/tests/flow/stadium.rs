@@ -1,4 +1,4 @@
-//! Competitions to be, and what became of them.
+//! Helpers for tests of competitions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Stadium {
         self.world.store.competition_entries(&self.world.scope, competition).await.unwrap()
     }
 
-    /// Waits until its entries are so.
+    /// Waits until its entries match.
     pub(crate) async fn until_states(&self, row: &CompetitionRow, states: &[EntryState]) {
         let so = tokio::time::timeout(PATIENCE, async {
             while self.entries(row.id).await.iter().map(|entry| entry.state).collect::<Vec<_>>() != states {

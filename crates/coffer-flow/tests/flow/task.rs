@@ -199,7 +199,7 @@ on_both! {
             board.assert_done_once(task, again).await;
             assert_eq!(board.row(task).await.attempts, 2);
         }
-        // What is away comes back.
+        // The missing part comes back.
         board.world.outside.fail("push", 2);
         let task = board.task().await;
         let run = board.start(task).await;
@@ -227,7 +227,7 @@ on_both! {
             assert_eq!(outside.turns[&format!("{run}/1")], ["mind the gap"]);
             assert_eq!(outside.turns[&format!("{run}/2")], ["src/a.rs:7: why this?"]);
         }
-        // Later it is the next attempt's, on the same branch and pull request.
+        // A later message goes to the next attempt, on the same branch and pull request.
         let pull = board.row(task).await.pull_url;
         store.say_to_task(scope, task, "ann", "one more thing", None).await.unwrap();
         let next = board.start(task).await;
@@ -270,7 +270,7 @@ on_both! {
         assert_eq!(store.task_messages(scope, task, 0, 10).await.unwrap()[0].run, board.row(task).await.run);
         store.cancel_task(scope, task, "not now", "test").await.unwrap();
         assert_eq!(store.task_messages(scope, task, 0, 10).await.unwrap()[0].run, None);
-        // What a check refuses is on the branch all the same, where the next attempt goes on.
+        // Work that fails the check is still on the branch, where the next attempt continues.
         let runner = board.runner().await;
         board.world.outside.fail("the check", 1);
         let run = board.start(task).await;
@@ -305,7 +305,7 @@ on_both! {
         for told in [format!("`{branch}-attempt-2`"), pull] {
             assert!(attention.message.contains(&told), "{}", attention.message);
         }
-        // The next begins where the pull request is, and is told what the refused one was.
+        // The next attempt begins at the pull request, and gets the refused one's messages.
         let third = board.start(task).await;
         assert_eq!(board.world.until_over(third).await.state, RunState::Done);
         board.assert_done_once(task, third).await;
@@ -345,7 +345,7 @@ on_both! {
         let second = board.begin(task, true).await;
         runner.wake();
         board.world.outside.reached().await;
-        // The first is putting its sandbox away.
+        // The first is releasing its sandbox.
         assert_eq!(board.world.run(second).await.state, RunState::Queued);
         runner.kill().await;
         board.world.outside.unblock();

@@ -17,7 +17,7 @@ on_both! {
         runner.kill().await;
         let runner = world.runner().await;
         world.pass(HOUR / 2);
-        // Something else comes by meanwhile, and it still sleeps.
+        // An unrelated signal arrives meanwhile, and it still sleeps.
         let other = world.queue(json!({})).await;
         world.until_over(other).await;
         assert_eq!(world.run(run).await.state, RunState::Parked);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::outside::Outside;
 
-/// Until a test gives up on what must happen.
+/// The timeout of tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The steps of [`Trip`].
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// A runner with the usual settings at the usual place.
+    /// A runner with the default settings at the default place.
     pub(crate) async fn runner(&self) -> Runner {
         self.runner_with(self.settings("here")).await
     }
@@ -61,7 +61,7 @@ impl World {
         Runner::start(self.store.clone(), settings, vec![kind]).await.unwrap()
     }
 
-    /// Moves the clock of runners on.
+    /// Advances the clock of runners.
     pub(crate) fn pass(&self, time: Millis) {
         self.clock.fetch_add(time, Ordering::SeqCst);
     }
@@ -78,7 +78,7 @@ impl World {
         self.store.run(&self.store.operator(), run).await.unwrap().unwrap()
     }
 
-    /// Waits until a run is so.
+    /// Waits until a run matches.
     pub(crate) async fn until(&self, run: RunId, is_so: impl Fn(&RunRow) -> bool) -> RunRow {
         let mut last = None;
         let waited = tokio::time::timeout(PATIENCE, async {
@@ -98,7 +98,7 @@ impl World {
         self.until(run, |row| row.state.is_over()).await
     }
 
-    /// Everything is as after one run that nothing happened to.
+    /// Everything is as after one undisturbed run.
     pub(crate) fn assert_made_once(&self, run: RunId) {
         let made: Vec<String> =
             self.outside.made().into_iter().filter(|name| name.starts_with(&run.to_string())).collect();
@@ -124,7 +124,7 @@ pub(crate) async fn project(store: &Store, name: &str) -> ProjectScope {
     }
 }
 
-/// Makes four things outside, one a step. Its input may ask for a wait between the second and the third.
+/// Creates four things outside, one per step. Its input may ask for a wait between the second and the third.
 pub(crate) struct Trip {
     pub(crate) outside: Outside,
 }
@@ -204,7 +204,7 @@ impl Kind for Trip {
     }
 }
 
-/// The names of the things that [`Trip`] has made, as it returns them.
+/// The names of the things that [`Trip`] has created, as it returns them.
 pub(crate) fn all_of(run: RunId) -> Value {
     json!(STEPS.iter().map(|step| format!("{run}/{step}!")).collect::<Vec<_>>())
 }
