@@ -1,4 +1,4 @@
-//! On whose behalf something is asked: the id of a request goes with it, through tasks and over the wire.
+//! Passes the id of a client's request along, through tasks and over the wire.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ tokio::task_local! {
     static REQUEST: Arc<str>;
 }
 
-/// Does `work` on behalf of a request, or of nobody in particular.
+/// Runs `work` on behalf of a request, or of none.
 pub async fn on_behalf_of<F: Future>(request: Option<Arc<str>>, work: F) -> F::Output {
     match request {
         Some(request) => REQUEST.scope(request, work).await,
@@ -15,7 +15,7 @@ pub async fn on_behalf_of<F: Future>(request: Option<Arc<str>>, work: F) -> F::O
     }
 }
 
-/// The request on whose behalf this task works. A task that it starts has to be told.
+/// The request on whose behalf this task works. Pass it to tasks that it starts.
 pub fn on_behalf() -> Option<Arc<str>> {
     REQUEST.try_with(Arc::clone).ok()
 }

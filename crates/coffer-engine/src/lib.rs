@@ -1,7 +1,7 @@
-//! The seam to sandboxes: what the server asks of whatever runs them.
+//! The trait [`Engine`]: what the server asks of the part that runs sandboxes.
 //!
-//! [`Engine`] is implemented by [`NodeEngine`], the client of our own nodes, and by the tests'
-//! fake. Engines declare what they can do; what they cannot is a typed refusal.
+//! [`Engine`] is implemented by [`NodeEngine`], the client of our own nodes, and by the tests' fake. Engines
+//! declare their capabilities; other requests get a typed refusal.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -27,61 +27,61 @@ pub use coffer_wire::node::{
 pub use node::NodeEngine;
 use tokio::sync::broadcast;
 
-/// Whatever makes, keeps and ends sandboxes. Calls are idempotent by sandbox id.
+/// Creates, runs and destroys sandboxes. Calls are idempotent by sandbox id.
 #[async_trait]
 pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn info(&self) -> Result<NodeInfo, EngineError>;
     async fn templates(&self) -> Result<Vec<TemplateInfo>, EngineError>;
     async fn create(&self, spec: &CreateSandbox) -> Result<Placement, EngineError>;
-    /// Fine for ids the engine does not know.
+    /// Unknown ids are allowed.
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), EngineError>;
     async fn freeze(&self, sandbox: SandboxId) -> Result<(), EngineError>;
     async fn thaw(&self, sandbox: SandboxId) -> Result<(), EngineError>;
     /// Ends all processes and keeps the files.
     async fn stop(&self, sandbox: SandboxId) -> Result<(), EngineError>;
-    /// Boots a stopped sandbox on its files; restores a hibernated one unless `boot` is cold, which loses what
-    /// its memory held.
+    /// Boots a stopped sandbox on its files; restores a hibernated one unless `boot` is cold, which discards
+    /// its memory.
     async fn start(&self, sandbox: SandboxId, boot: Boot) -> Result<Placement, EngineError>;
-    /// Writes all processes to disk and ends them. Refused, with nothing changed, where the engine
-    /// cannot save memory.
+    /// Saves all processes to disk and ends them. Refused, with nothing changed, if the engine cannot save
+    /// memory.
     async fn hibernate(&self, sandbox: SandboxId) -> Result<(), EngineError>;
-    /// Keeps the files of a sandbox, and with memory its processes, as they are at one moment.
+    /// Saves the files of a sandbox, and with memory its processes, at one moment.
     async fn snapshot(
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
         memory: Memory,
     ) -> Result<SnapshotInfo, EngineError>;
-    /// Fine for ids the engine does not know. Sandboxes that stand on it go on.
+    /// Unknown ids are allowed. Sandboxes from it keep running.
     async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError>;
     /// Every snapshot that sandboxes can start from.
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError>;
-    /// Makes a sandbox's files what they were in a snapshot, and boots it on them.
+    /// Replaces a sandbox's files with those of a snapshot, and boots it on them.
     async fn rollback(
         &self,
         sandbox: SandboxId,
         snapshot: SnapshotId,
         memory: Memory,
     ) -> Result<Placement, EngineError>;
-    /// Puts another policy in force and cuts the connections that it forbids.
+    /// Replaces the policy and cuts the connections that it forbids.
     async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError>;
-    /// What was refused after that sequence.
+    /// The refusals after this sequence.
     async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Refusals, EngineError>;
     async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError>;
     async fn stats(&self) -> Result<Vec<Sample>, EngineError>;
-    /// What happens unasked from now on. [`EngineNotice::Reconnected`] means that notices may have
-    /// been missed and the engine should be listed again.
+    /// Events from now on. [`EngineNotice::Reconnected`] means that events may have been missed and the
+    /// engine should be listed again.
     fn notices(&self) -> broadcast::Receiver<EngineNotice>;
 }
 
-/// Something an engine tells unasked.
+/// An event of an engine.
 #[derive(Debug, Clone)]
 pub enum EngineNotice {
     Died { sandbox: SandboxId, cause: DeathCause },
     Reconnected,
 }
 
-/// Why an engine did not do as asked.
+/// Why a call to an engine failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
     #[error("there is no template `{0}`")]
@@ -96,18 +96,18 @@ pub enum EngineError {
     NoCapacity(String),
     #[error("this engine cannot do that: {0}")]
     Unsupported(String),
-    /// The engine is away or broke off; the same call may work again soon.
+    /// The engine is away or disconnected; the same call may work again soon.
     #[error("the engine does not answer: {0}")]
     Unavailable(String),
-    /// It has not answered for a while and is not asked again just yet; nothing was sent.
-    #[error("the engine does not answer and is left alone for {retry_after_s} s")]
+    /// The circuit breaker is open; nothing was sent.
+    #[error("the engine does not answer; not trying again for {retry_after_s} s")]
     Resting { retry_after_s: u32 },
     #[error("the engine failed: {0}")]
     Failed(String),
 }
 
 impl EngineError {
-    /// Whether nobody answered: the same call may work later.
+    /// Whether there was no answer: the same call may work later.
     pub const fn is_away(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Resting { .. })
     }

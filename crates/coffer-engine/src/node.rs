@@ -1,4 +1,4 @@
-//! The client of a node: one connection, many requests under way, reconnecting by itself.
+//! The client of a node: one connection, many requests in progress, reconnecting by itself.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::{
 
 /// A request waits this long for a connection and its reply.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// One that writes out what a sandbox has, files or memory, this long.
+/// The same for requests that write a sandbox's files or memory to disk.
 const PATIENCE_FOR_DISKS: Duration = Duration::from_secs(180);
 const RETRY: Duration = Duration::from_millis(100);
 
 type Answer = oneshot::Sender<Result<Reply, EngineError>>;
 
-/// A question, and on whose behalf it is asked.
+/// A request, and on whose behalf it is sent.
 #[derive(Debug, Clone)]
 struct Ask {
     request: Request,
@@ -40,7 +40,7 @@ struct Ask {
 struct Waiting {
     ask: Ask,
     answer: Answer,
-    /// Whether a node before this one was asked already.
+    /// Whether it was already sent to an earlier node.
     repeated: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct NodeEngine {
 }
 
 impl NodeEngine {
-    /// Starts a client that connects, and connects again whenever the node went away.
+    /// Starts a client that connects, and reconnects whenever the node went away.
     pub fn start(socket: PathBuf, stop: CancellationToken) -> Self {
         let (asks, inbox) = mpsc::channel(1024);
         let notices = Arc::new(broadcast::channel(4096).0);
@@ -98,7 +98,7 @@ async fn stay_connected(
         };
         match stream {
             Ok(stream) => {
-                // Whoever listens compares what it knows with what the node has.
+                // Listeners compare their records with the node's.
                 let _ = notices.send(EngineNotice::Reconnected);
                 tokio::select! {
                     () = stop.cancelled() => return,
@@ -122,9 +122,9 @@ enum Ended {
     Disconnected(String),
 }
 
-/// Carries requests and replies until the connection breaks. What was under way then is put into
-/// `again`, for the next connection: every request may be repeated, and a node that died is back
-/// soon. What two nodes left unanswered fails; perhaps it is what they died of.
+/// Passes requests and replies until the connection breaks. Requests in progress are then put into `again`,
+/// for the next connection: every request is idempotent, and a node that died is back soon. A request that
+/// two nodes left unanswered fails; it may have killed them.
 async fn serve(
     stream: UnixStream,
     inbox: &mut mpsc::Receiver<(Ask, Answer)>,
@@ -166,14 +166,13 @@ async fn serve(
     ended
 }
 
-/// The next request to send, and whether it was sent before. Nothing when there are no callers any
-/// more.
+/// The next request to send, and whether it was sent before. `None` if there are no callers any more.
 async fn next_ask(
     again: &mut Vec<(Ask, Answer)>,
     inbox: &mut mpsc::Receiver<(Ask, Answer)>,
 ) -> Option<(Ask, Answer, bool)> {
     while let Some((ask, answer)) = again.pop() {
-        // Unless its caller has lost patience.
+        // Skip it if its caller has stopped waiting.
         if !answer.is_closed() {
             return Some((ask, answer, true));
         }

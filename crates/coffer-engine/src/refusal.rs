@@ -1,11 +1,11 @@
-//! How an engine's errors are explained to callers. What callers are not shown is logged here.
+//! Turns an engine's errors into refusals. Details that callers must not see are logged here.
 
 use coffer_core::{Code, Refusal};
 
 use crate::EngineError;
 
 impl EngineError {
-    /// Whether the same call may work soon, with nothing changed.
+    /// Whether the same call may work soon without any change.
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::WrongState(_)

@@ -1,7 +1,6 @@
-//! agentd as its clients use it: files, processes and their output, for our own API.
+//! A client of agentd for our own API: files, processes and their output.
 //!
-//! Nothing is collected that may be long. What comes back is bounded message by message, and ends when the
-//! sandbox does.
+//! Long answers are streamed. Each message is bounded, and a stream ends with the sandbox.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -25,13 +24,13 @@ use super::{AgentError, connect};
 use crate::Target;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// How long an answer may take to begin, and a stream to say that it lives.
+/// How long an answer may take to begin, and a stream may be silent.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a stream that has nothing to tell says that it lives.
+/// How often an idle stream sends a keepalive.
 const KEEPALIVE_S: u32 = 20;
-/// A refusal of agentd's.
+/// The longest refusal of agentd.
 const LONGEST_REFUSAL: usize = 64 * 1024;
-/// A message of a stream: agentd's own are of some 32 KiB.
+/// The longest message of a stream: agentd's own have some 32 KiB.
 const LONGEST_MESSAGE: usize = 4 << 20;
 const ENVELOPE_HEADER: usize = 5;
 const COMPRESSED: u8 = 0b01;
@@ -44,12 +43,12 @@ pub struct Guest {
     token: Option<String>,
 }
 
-/// Why agentd did not do as asked.
+/// Why a call to agentd failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// By its own decision.
+    /// agentd refused it.
     #[error("{message}")]
     Refused { reason: Reason, message: String },
     #[error("the sandbox ended or was paused meanwhile")]
@@ -60,21 +59,21 @@ pub enum GuestError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     NotFound,
-    /// The token may not do this.
+    /// The token does not allow this.
     Forbidden,
     AlreadyExists,
     Invalid,
     /// The state inside does not allow it.
     Precondition,
-    /// There is no room inside.
+    /// A resource inside is used up.
     Exhausted,
-    /// The process's time was up.
+    /// The process timed out.
     TimedOut,
     Other,
 }
 
 impl Reason {
-    /// Calls have names for codes, plain routes repeat the status.
+    /// RPCs have names for codes, plain routes repeat the status.
     fn of(code: &str) -> Self {
         match code {
             "not_found" | "404" => Self::NotFound,
@@ -97,7 +96,7 @@ impl Guest {
         Self { target, token }
     }
 
-    /// The beginning of a request as `user`, or as the sandbox's usual one.
+    /// A request builder for `user`, or the sandbox's default user.
     pub fn request(&self, method: Method, path: &str, user: Option<&str>) -> request::Builder {
         let mut request = Request::builder()
             .method(method)
@@ -150,12 +149,12 @@ impl Guest {
             biased;
             () = self.target.gone.cancelled() => Err(GuestError::Gone),
             answer = exchange => answer,
-            // An upload takes as long as it takes.
+            // An upload has no time limit.
             () = after(patience) => Err(AgentError::Late(patience.unwrap_or_default()).into()),
         }
     }
 
-    /// A call of one message for one, of at most `longest` bytes.
+    /// A unary call, with an answer of at most `longest` bytes.
     pub async fn call<A: Message + Default>(
         &self,
         path: &str,
@@ -178,7 +177,7 @@ impl Guest {
         tokio::time::timeout(PATIENCE, call).await.unwrap_or(Err(AgentError::Late(PATIENCE).into()))
     }
 
-    /// Starts a process that lives no longer than `lifetime`, and follows it.
+    /// Starts a process that runs no longer than `lifetime`, and follows it.
     pub async fn start(
         &self,
         user: Option<&str>,
@@ -208,7 +207,7 @@ async fn after(patience: Option<Duration>) {
     }
 }
 
-/// An answer that is none of agentd's refusals.
+/// Turns agentd's refusals into errors.
 pub async fn accepted(answer: Response<Flow>) -> Result<Response<Flow>, GuestError> {
     #[derive(Deserialize)]
     struct Problem {
@@ -229,7 +228,7 @@ pub async fn accepted(answer: Response<Flow>) -> Result<Response<Flow>, GuestErr
     Err(GuestError::Refused { reason: Reason::of(&code), message })
 }
 
-/// The body of an answer, with the connection that it comes over.
+/// The body of an answer, with its connection.
 pub struct Flow {
     body: Incoming,
     target: Target,
@@ -268,7 +267,7 @@ impl Body for Flow {
     }
 }
 
-/// What happens to a process that was started.
+/// The events of a started process.
 #[derive(Debug)]
 pub struct Events {
     body: Flow,
@@ -276,7 +275,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; `None` after the last. The process's time being up is a refusal, [`Reason::TimedOut`].
+    /// The next event; `None` after the last. A timeout of the process is a refusal, [`Reason::TimedOut`].
     pub async fn next(&mut self) -> Result<Option<Event>, GuestError> {
         loop {
             if let Some((flags, payload)) = self.take()? {
@@ -299,12 +298,12 @@ impl Events {
         }
     }
 
-    /// The next whole message.
+    /// The next complete message.
     fn take(&mut self) -> Result<Option<(u8, Bytes)>, GuestError> {
         let Some((head, _)) = self.buffer.split_first_chunk::<ENVELOPE_HEADER>() else { return Ok(None) };
         let (flags, length) = (head[0], u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize);
         if length > LONGEST_MESSAGE || flags & COMPRESSED != 0 {
-            return Err(AgentError::Nonsense("a message that nobody asked for".into()).into());
+            return Err(AgentError::Nonsense("an unexpected message".into()).into());
         }
         if self.buffer.len() < ENVELOPE_HEADER + length {
             return Ok(None);
@@ -314,7 +313,7 @@ impl Events {
     }
 }
 
-/// What the last message of a stream says.
+/// The result in the last message of a stream.
 fn ended(payload: &[u8]) -> Result<(), GuestError> {
     #[derive(Deserialize, Default)]
     struct Last {

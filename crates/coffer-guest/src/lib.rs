@@ -1,6 +1,6 @@
-//! The client of agentd, the program inside each sandbox, and how a sandbox is reached.
+//! The client of agentd, and how a sandbox is reached.
 //!
-//! Everything agentd answers is hostile: every call has a deadline and a longest answer.
+//! Everything that agentd answers is hostile: every call has a deadline and a longest answer.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -29,16 +29,16 @@ use tokio::net::UnixStream;
 pub use guest::{Events, Flow, Guest, GuestError, Reason, accepted};
 pub use target::{Activity, Route, Spare, Target, Wake};
 
-/// No answer to the server is longer.
+/// The longest answer to the server itself.
 const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
 
-/// Why agentd did not do as asked.
+/// Why a call to agentd failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// Nobody listens: its process is gone.
+    /// Nothing listens: its process is gone.
     #[error("nothing answers at the sandbox's socket")]
     Refused(#[source] io::Error),
-    /// Its process ended with the question, most likely.
+    /// Its process probably ended during the request.
     #[error("the sandbox broke the connection off: {0}")]
     Cut(String),
     #[error("no answer from the sandbox within {0:?}")]
@@ -49,19 +49,19 @@ pub enum AgentError {
     Nonsense(String),
 }
 
-/// Names an agentd; the answer means that the sandbox is ready. The connection comes back if it is good for
-/// another request.
+/// Initialises an agentd; its answer means that the sandbox is ready. Returns the connection if it can be
+/// reused.
 pub async fn init(socket: &Path, init: &Init, patience: Duration) -> Result<Option<UnixStream>, AgentError> {
     let body = serde_json::to_vec(init).expect("plain strings and numbers");
     exchange(socket, request(Method::POST, "/init", body), patience).await.map(|(_, connection)| connection)
 }
 
-/// Asks whether agentd still answers.
+/// Checks whether agentd still answers.
 pub async fn health(socket: &Path, patience: Duration) -> Result<(), AgentError> {
     call(socket, Method::GET, "/health", Vec::new(), patience).await.map(drop)
 }
 
-/// What happened to the sandbox's processes since `from`; agentd waits `wait_s` for something to happen.
+/// The journal since `from`; agentd waits `wait_s` for new records.
 pub async fn journal(
     socket: &Path,
     from: u64,
@@ -74,13 +74,13 @@ pub async fn journal(
     serde_json::from_slice(&body).map_err(|error| AgentError::Nonsense(error.to_string()))
 }
 
-/// Tells agentd what of its journal is on record.
+/// Tells agentd which part of its journal is recorded.
 pub async fn acknowledge(socket: &Path, ack: &JournalAck, patience: Duration) -> Result<(), AgentError> {
     let body = serde_json::to_vec(ack).expect("plain numbers");
     call(socket, Method::POST, "/coffer/journal/ack", body, patience).await.map(drop)
 }
 
-/// The variables that agentd was told at last.
+/// The variables that agentd was last given.
 pub async fn variables(
     socket: &Path,
     token: Option<&str>,
@@ -135,7 +135,7 @@ async fn ask(socket: &Path, request: Request<Full<Bytes>>, patience: Duration) -
     exchange(socket, request, patience).await.map(|(answer, _)| answer)
 }
 
-/// Sends a request over a connection of its own, which comes back with the answer if it is still good.
+/// Sends a request over its own connection, which is returned with the answer if it can be reused.
 async fn exchange(
     socket: &Path,
     request: Request<Full<Bytes>>,
@@ -159,7 +159,7 @@ async fn exchange(
             let body = body.map_err(|error| AgentError::Nonsense(error.to_string()))?.to_bytes();
             if status.is_success() { Ok(body) } else { Err(AgentError::Status(status)) }
         };
-        // The connection lives only as long as this call, so nothing is left when it is given up.
+        // The connection exists only as long as this call, so nothing is left when it is dropped.
         tokio::pin!(exchange);
         tokio::select! {
             answer = &mut exchange => {
@@ -168,7 +168,7 @@ async fn exchange(
                 answer.map(|answer| (answer, good))
             }
             ended = &mut connection => match ended {
-                // The answer may already be complete; the exchange then says so.
+                // The answer may already be complete; the exchange then returns it.
                 Ok(()) => exchange.await.map(|answer| (answer, None)),
                 Err(error) => Err(broken(error)),
             },

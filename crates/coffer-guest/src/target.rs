@@ -1,4 +1,4 @@
-//! How a running sandbox is reached, and what its traffic does to it.
+//! How a running sandbox is reached, and the effect of traffic on it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,55 +11,55 @@ use coffer_core::{ProjectId, SandboxId};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 
-/// What traffic does to a paused sandbox.
+/// The effect of traffic on a paused sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wake {
-    /// Wakes it, if its policy says so.
+    /// Resumes it, if its settings say so.
     ByPolicy,
-    /// Leaves it asleep: somebody only asks whether it is up. SDKs do that by themselves when a
-    /// stream breaks, as it does at a pause, and would undo every pause.
+    /// Leaves it paused: the client only asks whether it is up. SDKs do that by themselves when a stream
+    /// breaks, as at a pause, and would undo every pause.
     Never,
-    /// Leaves it asleep, and is no use of it where it runs: somebody looks on, again and again, and would
-    /// keep it from ever being idle.
+    /// Leaves it paused, and does not count as activity: the client polls, and would keep it from ever being
+    /// idle.
     LooksOn,
 }
 
-/// Where traffic goes, or why it goes nowhere.
+/// The target of traffic, or why there is none.
 #[derive(Debug, Clone)]
 pub enum Route {
     Running(Target),
     /// Unknown, destroyed, failed, or paused without auto-resume: 502.
     NotFound,
-    /// A pause or resume is under way: 409.
+    /// A pause or resume is in progress: 409.
     Transitioning,
-    /// It could be woken but there is no room for it now: 429.
+    /// It could be resumed, but there is no room for it now: 429.
     Busy,
 }
 
-/// A running sandbox, as traffic needs it.
+/// A running sandbox, as the proxy needs it.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub sandbox: SandboxId,
-    /// Whose share of pools its traffic counts in.
+    /// The project whose share of pools its traffic counts against.
     pub project: ProjectId,
-    /// Where its agentd answers, HTTP/1.1; other ports by `CONNECT 127.0.0.1:<port>`.
+    /// The socket of its agentd, HTTP/1.1; other ports by `CONNECT 127.0.0.1:<port>`.
     pub socket: PathBuf,
-    /// A connection to it that is open already, for the first who takes it.
+    /// An open connection to it, for the first caller that takes it.
     pub spare: Spare,
-    /// What `e2b-traffic-access-token` must be on every port but agentd's.
+    /// The required `e2b-traffic-access-token` on every port but agentd's.
     pub traffic_token: Option<String>,
     /// Replaces `Host` on every port but agentd's; `${PORT}` in it stands for the port.
     pub mask_host: Option<String>,
-    /// Ports whose servers inside speak TLS, with certificates that nobody can check.
+    /// Ports whose servers inside speak TLS, with certificates that cannot be verified.
     pub https_ports: Vec<u16>,
-    /// To be noted on every request and on every piece of data that passes.
+    /// Note every request and every piece of data here.
     pub activity: Activity,
     /// Cancelled when the sandbox ends or pauses: open connections must then be aborted.
     pub gone: CancellationToken,
 }
 
-/// A connection to a new sandbox's agentd, over which it was told whose it is. Most are used at once, so
-/// whoever comes first need not open another; the rest are not kept open for long.
+/// The connection over which a new sandbox's agentd was initialised. Most sandboxes are used at once, so the
+/// first caller can reuse it; otherwise it is closed soon.
 #[derive(Debug, Clone, Default)]
 pub struct Spare(Arc<Mutex<Option<UnixStream>>>);
 

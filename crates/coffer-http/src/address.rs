@@ -1,4 +1,4 @@
-//! Where a request goes: what its URL says, and which socket addresses that means right now.
+//! The target of a request: its URL, and the socket addresses of its host.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,10 +17,10 @@ pub fn anywhere(address: IpAddr) -> Result<IpAddr, NotAllowed> {
     Ok(address)
 }
 
-/// What is wrong with a URL.
+/// Why a URL is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadUrl {
-    #[error("is no URL")]
+    #[error("is not a URL")]
     Malformed,
     #[error("has no host")]
     NoHost,
@@ -92,7 +92,7 @@ impl Address {
         authority.rsplit_once('@').map_or(authority, |(_, host)| host)
     }
 
-    /// Scheme, host and port in their shortest form: lower case, without the scheme's usual port.
+    /// Scheme, host and port in their shortest form: lower case, without the scheme's default port.
     pub fn origin(&self) -> String {
         let scheme = if self.is_tls { "https" } else { "http" };
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };

@@ -1,4 +1,4 @@
-//! Stops asking whoever does not answer, for a while.
+//! A circuit breaker: stops calling a dependency that does not answer, for a while.
 //!
 //! ```text
 //! closed ──failures in a row──> open ──pause over──> half open ──an answer──> closed
@@ -6,9 +6,9 @@
 //!                                └──another failure, the pause doubled
 //! ```
 //!
-//! Whoever asks through a breaker learns at once that there is no point in it, instead of waiting for its
-//! timeout; and the other side, when it comes back, meets one question and not all of them. Only silence
-//! counts as a failure: a refusal is an answer.
+//! A caller learns at once that the dependency is down, instead of waiting for its timeout; and the
+//! dependency, when it returns, gets one request and not all of them. Only silence counts as a failure: a
+//! refusal is an answer.
 
 use std::fmt;
 use std::sync::MutexGuard;
@@ -21,12 +21,12 @@ use coffer_core::sync::Mutex;
 pub struct Policy {
     /// Failures in a row that open it.
     pub failures: u32,
-    /// How long it stays open at first; doubled each time the next question fails too.
+    /// How long it stays open at first; doubled each time the next request fails too.
     pub pause: Duration,
     pub longest_pause: Duration,
 }
 
-/// Where a breaker stands, as a figure for machines and a word for people.
+/// The state of a breaker, as a number for metrics and a word for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Closed = 0,
@@ -50,7 +50,7 @@ enum State {
         until: Instant,
         pause: Duration,
     },
-    /// One question is under way; the pause is what led here.
+    /// One request is in progress; the pause is the one before it.
     HalfOpen {
         pause: Duration,
     },
@@ -59,11 +59,11 @@ enum State {
 /// The breaker is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
-    /// When asking again may help.
+    /// When a retry may help.
     pub retry_after: Duration,
 }
 
-/// Leave to ask once. Dropped without a verdict, it says nothing about the other side.
+/// Permission for one request. If it is dropped without a verdict, nothing is learned.
 #[derive(Debug)]
 pub struct Leave<'a> {
     breaker: &'a Breaker,
@@ -94,7 +94,7 @@ impl Breaker {
         }
     }
 
-    /// Leave to ask, unless the other side is being left alone.
+    /// Permission for a request, unless the breaker is open.
     pub fn admit(&self) -> Result<Leave<'_>, Open> {
         self.admit_at(Instant::now())
     }
@@ -116,7 +116,7 @@ impl Breaker {
         Ok(Leave { breaker: self, is_probe, is_settled: false })
     }
 
-    /// The other side is known to be there: whoever waits may ask.
+    /// The dependency is known to be up: close the breaker.
     pub fn close(&self) {
         let before = std::mem::replace(&mut *self.state(), State::Closed { failures: 0 });
         if !matches!(before, State::Closed { .. }) {
@@ -133,16 +133,16 @@ impl Breaker {
             }
             State::Closed { .. } => self.policy.pause,
             State::HalfOpen { pause } if was_probe => (pause * 2).min(self.policy.longest_pause),
-            // Asked before it opened: nothing new.
+            // The request was sent before the breaker opened: nothing new.
             State::Open { .. } | State::HalfOpen { .. } => return,
         };
         let until = now + pause.mul_f64(rand::random_range(0.75..1.25));
         *state = State::Open { until, pause };
         drop(state);
-        tracing::warn!(breaker = self.name, "{} does not answer: left alone for {pause:?}", self.name);
+        tracing::warn!(breaker = self.name, "{} does not answer: not trying again for {pause:?}", self.name);
     }
 
-    /// The question that was to tell was given up: the next one tells.
+    /// The probe was dropped: the next request is the probe.
     fn gave_up(&self) {
         let mut state = self.state();
         if let State::HalfOpen { pause } = *state {
@@ -156,13 +156,13 @@ impl Breaker {
 }
 
 impl Leave<'_> {
-    /// There was an answer.
+    /// The request was answered.
     pub fn answered(mut self) {
         self.is_settled = true;
         self.breaker.close();
     }
 
-    /// There was none.
+    /// The request got no answer.
     pub fn failed(self) {
         self.failed_at(Instant::now());
     }
@@ -248,7 +248,7 @@ mod tests {
         let later = now + Duration::from_secs(2);
         drop(breaker.admit_at(later).unwrap());
         breaker.admit_at(later).unwrap().answered();
-        // What was asked before it opened changes nothing when it fails late.
+        // A late failure of a request from before the breaker opened changes nothing.
         let late: Vec<Leave<'_>> = (0..5).map(|_| breaker.admit_at(later).unwrap()).collect();
         late.into_iter().for_each(|leave| leave.failed_at(later));
         let first = breaker.admit_at(later).unwrap_err().retry_after;

@@ -1,5 +1,5 @@
-//! A client for requests to hosts outside, bounded in size and time. It follows no redirects: a redirect is an answer
-//! like any other, so no request leaves for an address that was not checked.
+//! A client for outgoing requests, bounded in size and time. It follows no redirects: a redirect is an answer
+//! like any other, so no request goes to an unchecked address.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const MOST_HEADERS: usize = 100;
 pub enum Read {
     /// All of it: a body that is longer or breaks off is a failure.
     Whole { most: usize },
-    /// The beginning, as far as it arrives in time: the status counts, whatever becomes of the body.
+    /// The beginning, as far as it arrives in time: only the status matters.
     Beginning { most: usize, patience: Duration },
 }
 
@@ -61,7 +61,7 @@ impl Client {
         Self { tls: TlsConnector::from(Arc::new(config)) }
     }
 
-    /// Sends one request over a connection of its own; `patience` is for all of it, connecting included.
+    /// Sends one request over its own connection; `patience` covers everything, including the connection.
     pub async fn send(
         &self,
         to: &Address,
@@ -139,7 +139,7 @@ impl Connection {
         self.sender.is_closed()
     }
 
-    /// Sends one request and reads its answer. Takes as long as the other side does: callers set the limit.
+    /// Sends one request and reads its answer. Without a time limit: callers set one.
     pub async fn exchange(
         &mut self,
         request: Request<Full<Bytes>>,

@@ -1,5 +1,5 @@
-//! What every client of ours over HTTP needs: a bounded client that dials only addresses its caller allows, and a
-//! circuit breaker.
+//! HTTP for outgoing requests: a bounded client that dials only addresses its caller allows, and a circuit
+//! breaker.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) uid_base: u32,
     #[serde(default)]
     pub(crate) files: Files,
-    /// Processors that it is kept to; empty for all.
+    /// The processors that it may use; empty for all.
     pub(crate) cpus: Vec<usize>,
     pub(crate) phase: Phase,
 }

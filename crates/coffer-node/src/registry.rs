@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::sync::{Arc, MutexGuard};
 
-use coffer_core::clock::now_ms;
 use coffer_core::network::{Policy, Traffic};
 use coffer_core::sync::Mutex;
 use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
@@ -109,7 +108,7 @@ pub(crate) struct View {
     /// `None` until it is created.
     pub(crate) status: Option<(RunState, Placement)>,
     pub(crate) meter: Option<Arc<Meter>>,
-    /// Its owner is at something.
+    /// Its owner task is busy with an operation.
     pub(crate) changing: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the proxy asks, answered by the fleet.
+//! Implements the proxy's traits with the fleet.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use coffer_guest::{Route, Wake};
 use coffer_proxy::{Directory, Gate, Guard};
 use coffer_store::AuditRecord;
 
-/// Refusals that are told of for each sandbox without a token, in so long: anybody can ask it for commands.
+/// Most recorded refusals of a sandbox without a token, in this time: any client can cause them.
 const MOST_TOLD: u32 = 30;
 const TOLD_IN: Duration = Duration::from_secs(10);
-/// Sandboxes of which that is counted.
+/// Most sandboxes for which they are counted.
 const MOST_COUNTED: usize = 4096;
 
-/// The sandboxes that traffic can go to.
+/// The sandboxes as targets of traffic.
 #[derive(Debug)]
 pub(crate) struct Sandboxes(pub(crate) Arc<Fleet>);
 
@@ -37,7 +37,7 @@ impl Directory for Sandboxes {
     }
 }
 
-/// Stands before the commands that come by way of the proxy.
+/// Checks commands that come through the proxy.
 #[derive(Debug)]
 pub(crate) struct Gatekeeper {
     pub(crate) fleet: Arc<Fleet>,
@@ -47,7 +47,7 @@ pub(crate) struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    /// Whether there is room for one more refusal of an open sandbox.
+    /// Whether one more refusal of an open sandbox may be recorded.
     fn may_tell(&self, sandbox: SandboxId) -> bool {
         let mut told = self.told.lock();
         if told.len() >= MOST_COUNTED {
@@ -83,7 +83,7 @@ impl Gate for Gatekeeper {
             .write(AuditRecord {
                 id,
                 project: Some(record.project),
-                // Whoever has the sandbox's token; no key is shown there.
+                // A client with the sandbox's token; it sends no key.
                 actor: format!("token:{sandbox}"),
                 action: "POST /process.Process/Start".to_string(),
                 subject: Some(sandbox.to_string()),
@@ -98,7 +98,7 @@ impl Gate for Gatekeeper {
     fn read(&self, sandbox: SandboxId, action: &'static str, status: u16) {
         let Some(record) = self.fleet.any(sandbox) else { return };
         let open = record.live().row.access_token.is_none();
-        // Anybody could fill the log with reads of one that takes no token.
+        // Any client could fill the log with reads of a sandbox without a token.
         if open && !self.may_tell(sandbox) {
             return;
         }

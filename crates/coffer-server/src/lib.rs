@@ -1,8 +1,8 @@
 //! The control plane, wired together: [`serve`] starts every part and answers on one port.
 //!
-//! `coffer-fleet` owns the sandboxes and is the only caller of the engine; `coffer-work` has git, tasks and what follows
-//! from them; `coffer-api` translates HTTP to their calls; `coffer-proxy` tells sandbox traffic from the API and carries
-//! it, and knows the fleet only through the traits that [`adapters`] implements.
+//! `coffer-fleet` owns the sandboxes and is the only caller of the engine; `coffer-work` has git and tasks;
+//! `coffer-api` translates HTTP to their calls; `coffer-proxy` separates sandbox traffic from the API and
+//! forwards it, and knows the fleet only through the traits that [`adapters`] implements.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -44,22 +44,22 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How long steps under way may take after a stop was asked for.
+/// How long steps in progress may take after a stop.
 const LAST_STEPS: Duration = Duration::from_secs(15);
 
-/// What an operator chooses.
+/// The configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Where the listener listens, for logs.
+    /// The address of the listener, for logs.
     pub listen: SocketAddr,
     pub lifetime: LifetimePolicy,
-    /// What each new sandbox may use.
+    /// The limits of new sandboxes.
     pub default_limits: Limits,
-    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server.
+    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), if one points at this server.
     pub domain: Option<String>,
-    /// The template of a sandbox whose creator names none.
+    /// The default template.
     pub default_template: String,
-    /// What names this server's host where several share a database: rows of sandboxes bear it.
+    /// The name of this server's host, if several share a database: rows of sandboxes have it.
     pub installation: Option<String>,
     pub limits: LimitSettings,
     pub metrics: MetricsSettings,
@@ -72,19 +72,19 @@ pub struct ServerConfig {
     pub forge: ForgeSettings,
     /// How git is started for local repositories.
     pub git_processes: GitProcesses,
-    /// Authorities that forges may be certified by, besides the machine's own; as PEM.
+    /// Trusted roots of forges, in addition to the machine's own; as PEM.
     pub extra_roots: Option<String>,
     /// Reverse proxies in front of this server.
     pub trusted_proxies: TrustedProxies,
-    /// For tests of what is around it: where tasks are worked on instead of in sandboxes.
+    /// For tests: works on tasks instead of sandboxes.
     #[doc(hidden)]
     pub workshop: Option<OtherWorkshop>,
-    /// Likewise: where agents compete.
+    /// For tests: runs competitions instead of sandboxes.
     #[doc(hidden)]
     pub arena: Option<OtherArena>,
-    /// The server's own directory, where output is kept.
+    /// The server's own directory, which has the output.
     pub server_dir: PathBuf,
-    /// The files of the web UI; none where the program was built without.
+    /// The files of the web UI; empty if the program was built without.
     pub ui: &'static [UiFile],
 }
 
@@ -117,7 +117,7 @@ impl Default for ServerConfig {
     }
 }
 
-/// What kept the server from starting.
+/// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -134,7 +134,7 @@ pub enum ServeError {
 }
 
 impl ServeError {
-    /// What to try.
+    /// A hint for the operator.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Listener { .. } => "choose another address with --listen",
@@ -149,17 +149,17 @@ impl ServeError {
         }
     }
 
-    /// The step of a start that failed at the database.
+    /// The error of a start-up step that failed at the database.
     fn records(doing: impl Into<String>) -> impl FnOnce(coffer_store::StoreError) -> Self {
         let doing = doing.into();
         |source| Self::Records { doing, source }
     }
 }
 
-/// Serves until `stop`, then finishes what is under way and leaves sandboxes running.
+/// Serves until `stop`, then finishes work in progress and leaves sandboxes running.
 ///
-/// `ready` is called once, when sandboxes on record have been compared with the engine's and
-/// requests are about to be answered.
+/// `ready` is called once, when the recorded sandboxes have been compared with the engine's and requests are
+/// about to be answered.
 pub async fn serve(
     config: ServerConfig,
     store: Store,
@@ -184,7 +184,7 @@ pub async fn serve(
     telemetry.watch(breaker);
     let telemetry = Arc::new(telemetry);
     let usage = Arc::new(usage::Usage::new(config.usage, store.clone()));
-    // First of all: what belongs to another installation is not for this one to touch.
+    // First of all: this server must not touch another installation's sandboxes.
     if let Some(installation) = &config.installation {
         let acting = store.act_for(&store.operator(), installation).await;
         acting.map_err(ServeError::records(format!("act for installation `{installation}`")))?;
@@ -250,7 +250,7 @@ pub async fn serve(
     followers.spawn(async move {
         let counted = stopping.run_until_cancelled(counting.count_repositories()).await;
         if let Some(Err(error)) = counted {
-            tracing::warn!("repositories are counted at the next start: {error}");
+            tracing::warn!("could not count repositories, trying again at the next start: {error}");
         }
     });
     let bench = Arc::new(workshop::Workbench {
@@ -343,7 +343,7 @@ pub async fn serve(
     fleet.finish(LAST_STEPS).await;
     output.finish(LAST_STEPS).await;
     if let Err(error) = fleet.settle_accounts().await {
-        tracing::warn!("the last usage is not on record: {error}");
+        tracing::warn!("could not record the last usage: {error}");
     }
     written.cancel();
     let _ = tokio::time::timeout(LAST_STEPS, audit_writer).await;
@@ -356,7 +356,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// What to tell an operator whose default template is none that the host has.
+/// The warning for a default template that the host does not have.
 fn unknown_default(default: &str, known: &[&str]) -> Option<String> {
     let name = default.parse::<coffer_core::TemplateRef>().map_or_else(|_| default.to_string(), |it| it.name);
     (!known.contains(&name.as_str())).then(|| {
@@ -368,19 +368,19 @@ fn unknown_default(default: &str, known: &[&str]) -> Option<String> {
     })
 }
 
-/// Whether a domain has a parent that may serve other sites. Which suffixes are public is not known here, so
-/// `a.co.uk` counts too.
+/// Whether a domain has a parent that may serve other sites. Public suffixes are not known here, so `a.co.uk`
+/// counts too.
 fn may_share_site(domain: &str) -> bool {
     let name = domain.split(':').next().unwrap_or(domain).trim_end_matches('.');
     name.split('.').count() > 2 && name.parse::<std::net::IpAddr>().is_err() && !name.ends_with(".localhost")
 }
 
-/// The address of what this server commits by itself.
+/// The e-mail address of the server's own commits.
 fn noreply(domain: Option<&str>) -> String {
     format!("noreply@{}", domain.unwrap_or("localhost"))
 }
 
-/// Where code lives and is reviewed.
+/// Opens the forges.
 async fn forges(
     config: &ServerConfig,
     listener: &TcpListener,

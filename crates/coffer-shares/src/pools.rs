@@ -5,16 +5,16 @@ use std::time::Duration;
 /// A pool that tenants share.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// As settings, messages and metrics name it.
+    /// Its name in settings, messages and metrics.
     pub name: &'static str,
     /// What takes a place, for people.
     pub holds: &'static str,
     pub total: usize,
-    /// What one tenant may hold of it, at most half.
+    /// How many places one tenant may hold, at most half.
     pub share: usize,
     /// How long a request waits for a place.
     pub wait: Wait,
-    /// Where an operator changes the total; none where it follows from something else.
+    /// The setting of the total; `None` if it follows from something else.
     pub setting: Option<&'static str>,
 }
 
@@ -24,7 +24,7 @@ pub enum Wait {
     /// It is refused at once.
     Never,
     UpTo(Duration),
-    /// The server's own work, which no client waits for and nothing may drop.
+    /// The server's own work, which no client waits for and which must not be dropped.
     UntilFree,
 }
 
@@ -50,16 +50,16 @@ macro_rules! pools {
 }
 
 pools! {
-    /// Each list is held in memory as long as the sandbox makes it.
+    /// Each list is held in memory, and sandboxes choose its length.
     FILE_LISTS = "file_lists", "lists of files and processes being read from sandboxes", 16, 8, Wait::secs(10),
         Some("limits.pools.file_lists");
-    /// Start requests are read whole where a project has a policy for commands.
+    /// Start requests are read completely if a project has a command policy.
     COMMAND_STARTS = "command_starts", "start requests being checked against a command policy", 128, 64, Wait::secs(10),
         Some("limits.pools.command_starts");
-    /// Each asks a sandbox, which may answer slowly, for what it has written.
+    /// Each asks a sandbox, which may answer slowly, for its newest output.
     LOG_READS = "log_reads", "log reads that wait for a sandbox's newest output", 16, 8, Wait::secs(10),
         Some("limits.pools.log_reads");
-    /// Pages of output, with secrets taken out of them.
+    /// Pages of output being redacted.
     REDACTION = "redaction", "pages of output being redacted and written", 16, 8, Wait::UntilFree,
         Some("limits.pools.redaction");
     /// Segments of the output log.
@@ -71,10 +71,10 @@ pools! {
         Some("limits.pools.artifact_uploads");
     ARTIFACT_TEXTS = "artifact_texts", "results of runs being saved", 8, 4, Wait::UntilFree,
         Some("limits.pools.artifact_texts");
-    /// The node answers 256 requests at a time. The rest is for the server's own.
-    HOST_CALLS = "host_calls", "creates, forks, snapshots, pauses and resumes under way", 192, 96, Wait::secs(60),
+    /// The node answers 256 requests at a time. The rest is for the server itself.
+    HOST_CALLS = "host_calls", "creates, forks, snapshots, pauses and resumes in progress", 192, 96, Wait::secs(60),
         Some("limits.pools.host_calls");
-    /// Nothing that a project wants to be rid of is refused, but it waits for its turn on the node.
+    /// Destroys and deletes are never refused, but wait for their turn on the node.
     ENDS = "ends", "sandboxes being destroyed and snapshots being deleted on request", 64, 32, Wait::UntilFree,
         Some("limits.pools.ends");
     BACKGROUND_STEPS = "background_steps", "sandboxes being ended or paused at their deadline", 32, 16, Wait::UntilFree,
@@ -87,7 +87,8 @@ pools! {
         Some("limits.pools.webhook_retries");
     GIT_TRANSFERS = "git_transfers", "fetches, pushes, LFS transfers, imports and exports", 32, 16, Wait::secs(20),
         Some("limits.pools.git_transfers");
-    /// A project's share follows from `forge.git_memory_per_project`; that of all is the limit of their cgroup.
+    /// A project's share follows from `forge.git_memory_per_project`; that of all projects is the limit of
+    /// their cgroup.
     GIT_MEMORY = "git_memory", "fetches and pushes, each with as much memory as its git may fill", 512, 8, Wait::secs(20), None;
     GIT_CALLS = "git_calls", "diffs, merges and lists of git", 8, 4, Wait::secs(20),
         Some("limits.pools.git_calls");

@@ -1,4 +1,4 @@
-//! How a full pool is explained to its caller.
+//! Turns a full pool into a refusal.
 
 use coffer_core::{Code, Refusal};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! How many places each pool has, as an operator sets it, and whom an address counts for.
+//! An operator's settings of pools, and the tenant of an address.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Pool, Shares, pool};
 
-/// `[limits.pools]`: how much of each kind of work is done at a time, for all projects together. What one project may
-/// hold of it changes with it, see [limits.md](limits.md#shares). At least 2.
+/// `[limits.pools]`: how many operations of each kind run at a time, for all projects together. A project's
+/// share changes with it, see [limits.md](limits.md#shares). At least 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PoolSettings {
@@ -28,7 +28,7 @@ pub struct PoolSettings {
     pub artifact_uploads: usize,
     /// Results of runs being saved.
     pub artifact_texts: usize,
-    /// Creates, forks, snapshots, pauses and resumes under way.
+    /// Creates, forks, snapshots, pauses and resumes in progress.
     pub host_calls: usize,
     /// Sandboxes being destroyed and snapshots being deleted on request.
     pub ends: usize,
@@ -36,9 +36,9 @@ pub struct PoolSettings {
     pub background_steps: usize,
     /// Sandboxes being asked whether they answer.
     pub health_checks: usize,
-    /// Deliveries to webhooks that work.
+    /// Deliveries to working webhooks.
     pub webhook_sends: usize,
-    /// Deliveries to webhooks that failed last time.
+    /// Deliveries to failing webhooks.
     pub webhook_retries: usize,
     /// Fetches, pushes, LFS transfers, imports and exports.
     pub git_transfers: usize,
@@ -101,13 +101,13 @@ impl PoolSettings {
         }
     }
 
-    /// A pool of the table as it is set.
+    /// A pool of the table with its configured total.
     pub fn shares<K: Copy + Eq + std::hash::Hash>(&self, pool: &'static Pool) -> Shares<K> {
         Shares::with_total(pool, self.of(pool))
     }
 }
 
-/// What one party is likely to have: an IPv4 address, or 64 bits of IPv6.
+/// The network of one tenant: an IPv4 address, or 64 bits of IPv6.
 pub fn network_of(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(peer) => peer.into(),

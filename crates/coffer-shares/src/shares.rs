@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use crate::Pool;
 use crate::pools::Wait;
 
-/// Requests of one tenant that may wait for a place, for each place of its share.
+/// Most waiting requests of one tenant, for each place of its share.
 const WAITING_PER_PLACE: usize = 16;
 
 /// Hands out the places of one pool.
@@ -34,9 +34,9 @@ struct Waiter<K: Eq + Hash + Copy> {
     grant: oneshot::Sender<Place<K>>,
 }
 
-/// A place in a pool, given back when dropped.
+/// A place in a pool, released when dropped.
 pub struct Place<K: Eq + Hash + Copy> {
-    /// None only where it was never handed over.
+    /// `None` only if it was never handed over.
     inner: Option<Arc<Inner<K>>>,
     whose: K,
 }
@@ -53,20 +53,20 @@ pub struct Full {
 }
 
 impl Full {
-    /// When it is worth asking again.
+    /// When to retry.
     pub const fn retry_after_s(&self) -> u32 {
         match self.pool.wait {
-            // It has waited already.
+            // It has already waited.
             Wait::UpTo(_) | Wait::UntilFree => 1,
             Wait::Never => 5,
         }
     }
 
-    /// What to do about it.
+    /// How to fix it.
     pub fn hint(&self) -> String {
         match self.pool.setting {
             Some(setting) => {
-                format!("retry later, with fewer requests at a time, or have an operator raise `{setting}`")
+                format!("retry later, with fewer requests at a time, or ask an operator to raise `{setting}`")
             }
             None => "retry later, with fewer requests at a time".to_string(),
         }
@@ -78,7 +78,7 @@ impl<K: Eq + Hash + Copy> Shares<K> {
         Self::with_total(pool, pool.total)
     }
 
-    /// With another total than usual, in which a tenant has the same part. There are always two places.
+    /// With another total, in which a tenant has the same part. There are always two places.
     pub fn with_total(pool: &'static Pool, total: usize) -> Self {
         let total = total.max(2);
         let share = (total.saturating_mul(pool.share) / pool.total).clamp(1, total / 2);
@@ -86,7 +86,7 @@ impl<K: Eq + Hash + Copy> Shares<K> {
         Self(Arc::new(Inner { pool, total, share, state: Mutex::new(state) }))
     }
 
-    /// With another share than usual, which is the same part of the total.
+    /// With another share, which is the same part of the total.
     pub fn with_share(pool: &'static Pool, share: usize) -> Self {
         let parts = pool.total / pool.share;
         Self::with_total(pool, share.clamp(1, usize::MAX / parts) * parts)
@@ -100,7 +100,7 @@ impl<K: Eq + Hash + Copy> Shares<K> {
         self.0.total
     }
 
-    /// What one tenant may hold.
+    /// How many places one tenant may hold.
     pub fn share(&self) -> usize {
         self.0.share
     }
@@ -132,7 +132,7 @@ impl<K: Eq + Hash + Copy> Shares<K> {
         Ok(Inner::grant(&self.0, &mut state, whose))
     }
 
-    /// A place, waiting for it as long as the pool says.
+    /// A place, waiting for it as long as the pool allows.
     pub async fn take(&self, whose: K) -> Result<Place<K>, Full> {
         let granted = {
             let mut state = self.0.state();

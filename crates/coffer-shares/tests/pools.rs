@@ -1,4 +1,4 @@
-//! What holds for every pool in the table.
+//! Properties of every pool in the table.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -18,7 +18,7 @@ enum Tenant {
     Other(usize),
 }
 
-/// All that tenant A can get.
+/// All places that tenant A can get.
 fn fill(shares: &Shares<Tenant>, whose: Tenant) -> Vec<Place<Tenant>> {
     std::iter::from_fn(|| shares.try_take(whose).ok()).collect()
 }
@@ -90,7 +90,7 @@ async fn waiting_ends_in_a_refusal_that_names_the_pool_and_the_setting() {
     assert!(full.to_string().contains("`file_lists`"), "{full}");
     assert!(full.hint().contains("`limits.pools.file_lists`"), "{}", full.hint());
 
-    // Who waits no more gets nothing; who still waits does.
+    // A caller that stopped waiting gets nothing; one that still waits does.
     let waiter = tokio::spawn({
         let shares = shares.clone();
         async move { shares.take(Tenant::A).await.map(drop) }
@@ -161,8 +161,8 @@ fn every_semaphore_is_a_pool_of_the_table_or_says_why_not() {
     assert_eq!(found, known, "{hint}");
 }
 
-/// The `src` of every crate but this one, whose settings name each pool, and the agent in the sandbox, which serves one
-/// tenant alone.
+/// The `src` of every crate except this one, whose settings name each pool, and agentd, which serves one
+/// tenant only.
 fn sources_of_all_crates() -> Vec<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(own.parent().expect("crates are in one directory")).expect("a directory");
@@ -201,7 +201,7 @@ fn every_pool_of_the_table_is_used() {
     }
 }
 
-/// `docs/limits.md` shows the table as it is.
+/// `docs/limits.md` has the current table.
 #[test]
 fn the_documentation_has_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/limits.md");

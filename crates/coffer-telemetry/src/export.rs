@@ -1,8 +1,8 @@
-//! Sends spans by OTLP over HTTP, in batches, beside everything else.
+//! Sends spans by OTLP over HTTP, in batches, in the background.
 //!
-//! A destination that is away costs nothing but its spans: a batch is tried a few times with growing
-//! pauses, then dropped and counted, and while the breaker is open batches are dropped at once. The queue
-//! before it is bounded, and whoever leaves a span there never waits.
+//! A destination that is down costs only its spans: a batch is tried a few times with growing pauses, then
+//! dropped and counted, and while the circuit breaker is open batches are dropped at once. The queue is
+//! bounded, and adding a span never waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,22 +25,22 @@ use super::otlp::{ExportTraceServiceRequest, KeyValue, Resource, ResourceSpans, 
 use super::settings::{BadTraceSetting, TraceSettings};
 
 const LARGEST_BATCH: usize = 512;
-/// A batch waits this long for more.
+/// How long a batch waits for more spans.
 const GATHER: Duration = Duration::from_secs(2);
-/// For one try, connecting included.
+/// Time of one try, including the connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 const TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// After so many batches in a row that failed the next ones are dropped untried for a while.
+/// After this many failed batches in a row, the next ones are dropped for a while without a try.
 const POLICY: Policy =
     Policy { failures: 3, pause: Duration::from_secs(15), longest_pause: Duration::from_secs(120) };
-/// For the last batch, when the server stops.
+/// Time for the last batch, when the server stops.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// Answers are read to their end, so that connections close in good order, but not beyond this.
+/// Answers are read to their end, so that connections close properly, up to this bound.
 const READ: Read = Read::Beginning { most: 64 * 1024, patience: PATIENCE };
 
-/// Where spans are sent.
+/// A destination of spans.
 #[derive(Clone)]
 pub(super) struct Destination {
     pub(super) name: &'static str,
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Destination {
     }
 }
 
-/// Where the settings say that spans go; nowhere by default.
+/// The destinations in the settings; none by default.
 pub(super) fn destinations(settings: &TraceSettings) -> Result<Vec<Destination>, BadTraceSetting> {
     let set = |value: &Option<String>| value.clone().filter(|value| !value.trim().is_empty());
     let secret = |value: &Option<SecretText>| {
@@ -71,10 +71,12 @@ pub(super) fn destinations(settings: &TraceSettings) -> Result<Vec<Destination>,
         {
             let bad = |why: &str| BadTraceSetting { setting: "traces.headers", why: why.into() };
             let (name, value) = pair.split_once('=').ok_or_else(|| bad("it is not a list of name=value"))?;
-            let name = HeaderName::try_from(name.trim()).map_err(|_| bad("a name is no header's"))?;
-            // The specification has values percent-encoded.
+            let name =
+                HeaderName::try_from(name.trim()).map_err(|_| bad("a name is not a valid header name"))?;
+            // The specification percent-encodes values.
             let value = percent_encoding::percent_decode_str(value.trim()).collect::<Vec<u8>>();
-            let value = HeaderValue::try_from(value).map_err(|_| bad("a value is no header's"))?;
+            let value =
+                HeaderValue::try_from(value).map_err(|_| bad("a value is not a valid header value"))?;
             destination.headers.insert(name, value);
         }
         all.push(destination);
@@ -116,11 +118,12 @@ impl Destination {
     fn at(name: &'static str, setting: &'static str, url: &str, path: &str) -> Result<Self, BadTraceSetting> {
         let bad = |why: &str| BadTraceSetting { setting, why: why.to_string() };
         let address = Address::parse(url.trim()).map_err(|why| match why {
-            BadUrl::Malformed => bad("it is no URL"),
-            BadUrl::NoHost => bad("it is no URL with a host"),
+            BadUrl::Malformed => bad("it is not a URL"),
+            BadUrl::NoHost => bad("it is a URL without a host"),
             BadUrl::Scheme => bad("it must begin with http:// or https://"),
         })?;
-        let host = HeaderValue::try_from(address.host_header()).map_err(|_| bad("its host is no header"))?;
+        let host = HeaderValue::try_from(address.host_header())
+            .map_err(|_| bad("its host is not a valid header value"))?;
         let agent = concat!("coffer/", env!("CARGO_PKG_VERSION"));
         let headers = HeaderMap::from_iter([
             (HOST, host),
@@ -132,7 +135,7 @@ impl Destination {
         Ok(Self { name, breaker, client: Client::new(None), address, path, headers })
     }
 
-    /// Sends once; answers with the status, and how long to wait before a retry where it was told.
+    /// Sends once; returns the status, and the `Retry-After` if there is one.
     async fn send(&self, body: Bytes) -> Result<(StatusCode, Option<Duration>), SendError> {
         let mut request = Request::post(self.path.as_str()).body(Full::new(body))?;
         *request.headers_mut() = self.headers.clone();
@@ -140,7 +143,7 @@ impl Destination {
         Ok((answer.status(), retry_after(answer.headers())))
     }
 
-    /// Sends, more than once where that may help.
+    /// Sends, with retries if they may help.
     async fn deliver(&self, body: Bytes, stop: &CancellationToken) -> Result<(), SendError> {
         let mut pause = FIRST_PAUSE;
         for attempt in 1.. {
@@ -169,7 +172,7 @@ impl Destination {
     }
 }
 
-/// Sends what comes in, until `stop`.
+/// Sends incoming spans, until `stop`.
 pub(super) async fn export(
     destination: Destination,
     mut inbox: mpsc::Receiver<Span>,
@@ -200,7 +203,7 @@ pub(super) async fn export(
             let outcome = if attempted.is_ok() { &sent } else { &dropped };
             outcome.inc_by(count);
             if let Err(Some(why)) = attempted {
-                tracing::warn!("{count} spans did not reach {}: {why}", destination.name);
+                tracing::warn!("could not send {count} spans to {}: {why}", destination.name);
             }
         }
         if ending {
@@ -209,7 +212,7 @@ pub(super) async fn export(
     }
 }
 
-/// Sends a batch, unless the destination is being left alone: then there is nothing to say about why not.
+/// Sends a batch, unless the breaker is open: then it is dropped without a log line.
 async fn attempt(
     destination: &Destination,
     spans: Vec<Span>,

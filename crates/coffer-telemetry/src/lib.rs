@@ -1,8 +1,8 @@
-//! What the server tells of itself: figures for Prometheus, spans for OpenTelemetry.
+//! Telemetry of the server: metrics for Prometheus, spans for OpenTelemetry.
 //!
-//! [`Telemetry`] is made once and shared. Figures are kept by whoever makes them happen and cost a few
-//! nanoseconds; those that can be looked up are looked up when somebody asks (`/metrics`). Spans are off
-//! unless an address for them is set, and cost nothing then.
+//! [`Telemetry`] is created once and shared. Counters are updated as things happen and cost a few
+//! nanoseconds; other values are computed when `/metrics` is read. Spans are off unless a destination is set,
+//! and then cost nothing.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -36,7 +36,7 @@ pub use trace::{Active, Traces, Whose, current, parse_traceparent, within};
 /// How long a stop waits for spans to be sent.
 const LAST_SPANS: Duration = Duration::from_secs(5);
 
-/// Figures and spans of one server.
+/// Metrics and spans of one server.
 #[derive(Debug)]
 pub struct Telemetry {
     pub metrics: Metrics,
@@ -57,7 +57,7 @@ impl Telemetry {
         Ok(Self { metrics, traces, public: settings.public, breakers: Mutex::new(breakers), exporters, stop })
     }
 
-    /// From now on figures tell how this breaker stands.
+    /// Adds a circuit breaker to the metrics.
     pub fn watch(&self, breaker: Arc<Breaker>) {
         self.breakers.lock().push(breaker);
     }
@@ -67,13 +67,13 @@ impl Telemetry {
         self.breakers.lock().clone()
     }
 
-    /// An execution is over and on record: its command is redacted there.
+    /// Counts an ended and recorded execution: its command is redacted there.
     pub fn executed(&self, row: &ExecutionRow) {
         let took = row.ended_ms.unwrap_or(row.started_ms).saturating_sub(row.started_ms);
         let took = Duration::from_millis(u64::try_from(took).unwrap_or(0));
         let outcome = match row.exit_code {
             Some(0) => Outcome::Succeeded,
-            // A shell's way to say that a signal ended it is an exit code, too.
+            // A shell reports a signal by an exit code from 128 on.
             Some(code) if (0..128).contains(&code) => Outcome::Failed,
             _ => Outcome::Killed,
         };
@@ -93,7 +93,7 @@ impl Telemetry {
         span.ended_after(took);
     }
 
-    /// Has the exporters send what they have, and does not wait long for it.
+    /// Makes the exporters send what they have, and waits briefly.
     pub async fn finish(&self) {
         self.stop.cancel();
         self.exporters.close();

@@ -1,7 +1,7 @@
-//! Figures that are counted as things happen. Every name and label is in this file and in the API's `scrape`.
+//! Metrics that are counted as things happen. Every name and label is in this file and in the API's `scrape`.
 //!
-//! Labels take few values: states, templates, routes, codes. Projects and sandboxes are none, as there is no
-//! bound to them; what they use and cost is in `/api/v1/usage`.
+//! Labels have few values: states, templates, routes, codes. Projects and sandboxes are not labels, because
+//! their number is unbounded; their usage and cost is in `/api/v1/usage`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -31,7 +31,7 @@ const CREATION: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 const EXECUTION: [f64; 12] = [0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0];
 const REQUEST: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
 
-/// What is counted as it happens.
+/// Counters and histograms.
 pub struct Metrics {
     pub registry: Registry,
     spawned: Counts<1>,
@@ -75,7 +75,7 @@ pub enum Outcome {
 
 coffer_core::names!(Outcome, Snapshotted);
 
-/// What became of a snapshot.
+/// The outcome of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Snapshotted {
@@ -138,8 +138,7 @@ impl Metrics {
         metrics.registered()
     }
 
-    /// A counter that appears with its first event never seems to have risen: what alerts are made of is
-    /// there from the start.
+    /// Registers counters used by alerts at zero; a series that starts at 1 has no rate.
     fn begin_at_zero(&self) {
         let _ = self.spawned.get_or_create(&label([("template", "base")]));
         let _ = self.creation.get_or_create(&label([("template", "base")]));
@@ -186,18 +185,18 @@ impl Metrics {
         let registry = &mut self.registry;
         registry.register(
             "sandbox_spawn",
-            "Sandboxes that were begun to be made, by template",
+            "Creates of sandboxes that began, by template",
             self.spawned.clone(),
         );
         registry.register(
             "sandbox_error",
-            "Sandboxes that failed, in making or later, by kind",
+            "Sandboxes that failed, while being created or later, by kind",
             self.failed.clone(),
         );
         registry.register("sandbox_ended", "Sandboxes that were destroyed, by reason", self.ended.clone());
         registry.register(
             "sandbox_timeout",
-            "Sandboxes that came to their timeout, idle window or longest lifetime",
+            "Sandboxes that reached their timeout, idle window or longest lifetime",
             self.timed_out.clone(),
         );
         registry.register(
@@ -207,18 +206,18 @@ impl Metrics {
         );
         registry.register(
             "sandbox_snapshot",
-            "Snapshots that were asked for, those of forks included, by outcome",
+            "Requested snapshots, those of forks included, by outcome",
             self.snapshots.clone(),
         );
         registry.register(
             "sandbox_snapshot_duration_seconds",
-            "How long snapshots took that somebody keeps",
+            "Durations of recorded snapshots",
             self.snapshot_time.clone(),
         );
-        registry.register("sandbox_fork", "Children of forks, by outcome", self.forks.clone());
+        registry.register("sandbox_fork", "Forks, by outcome", self.forks.clone());
         registry.register(
             "sandbox_fork_duration_seconds",
-            "From the request for a fork to the last of its children",
+            "From the request to the last fork",
             self.fork_time.clone(),
         );
         registry.register(
@@ -233,12 +232,12 @@ impl Metrics {
         );
         registry.register(
             "git_operation",
-            "Operations of git in sandboxes, by kind and outcome: their rate of success",
+            "Git operations in sandboxes, by kind and outcome",
             self.git.clone(),
         );
         registry.register(
             "sandbox_orphan",
-            "Remains of sandboxes that no record explained, removed",
+            "Removed remains of sandboxes without a record",
             self.orphans.clone(),
         );
         registry.register(
@@ -258,7 +257,7 @@ impl Metrics {
         );
         registry.register(
             "sandbox_cost",
-            "What sandboxes cost at the configured prices, since this server started",
+            "Cost of sandboxes at the configured prices, since this server started",
             self.cost.clone(),
         );
         registry.register("coffer_http_requests", "Requests to the API", self.requests.clone());
@@ -280,7 +279,7 @@ impl Metrics {
         );
         registry.register(
             "coffer_webhook_duration_seconds",
-            "How long receivers of webhooks took to answer, or not to",
+            "Time until receivers of webhooks answered or failed",
             self.webhook_time.clone(),
         );
         registry.register(
@@ -290,7 +289,7 @@ impl Metrics {
         );
         registry.register(
             "coffer_runs_ended",
-            "Those that ended after that, by kind and outcome",
+            "Runs that ended after they got a slot, by kind and outcome",
             self.runs_ended.clone(),
         );
         self
@@ -312,7 +311,7 @@ impl Metrics {
         self.creation.get_or_create(&owned("template", template)).observe(took.as_secs_f64());
     }
 
-    /// Somebody asked for a snapshot.
+    /// Counts a requested snapshot.
     pub fn snapshotted(&self, outcome: Snapshotted, took: Duration) {
         self.snapshots.get_or_create(&label([("outcome", outcome.as_str())])).inc();
         if outcome != Snapshotted::Failed {
@@ -320,7 +319,7 @@ impl Metrics {
         }
     }
 
-    /// Somebody asked for a fork.
+    /// Counts a requested fork.
     pub fn forked(&self, outcome: Snapshotted, took: Duration, made: u32, failed: u32) {
         self.snapshots.get_or_create(&label([("outcome", outcome.as_str())])).inc();
         self.forks.get_or_create(&label([("outcome", "made")])).inc_by(made.into());
@@ -358,7 +357,7 @@ impl Metrics {
         self.git.get_or_create(&label([("operation", operation), ("outcome", outcome)])).inc();
     }
 
-    /// A try to deliver to a webhook is over.
+    /// Counts a try to deliver to a webhook.
     pub fn webhook(&self, outcome: &'static str, took: Duration) {
         self.webhooks.get_or_create(&label([("outcome", outcome)])).inc();
         self.webhook_time.observe(took.as_secs_f64());
@@ -369,7 +368,7 @@ impl Metrics {
         self.orphan_found.set(now_ms() as f64 / 1000.0);
     }
 
-    /// What a sandbox's network did since the last time.
+    /// Adds a sandbox's traffic since the last time.
     pub fn passed(&self, sent: u64, received: u64, refused: u64) {
         for (direction, bytes) in [("sent", sent), ("received", received)] {
             if bytes > 0 {

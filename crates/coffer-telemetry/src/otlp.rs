@@ -1,6 +1,6 @@
-//! The part of OpenTelemetry's protocol for traces that is sent: `opentelemetry.proto.trace.v1`.
+//! The part of OpenTelemetry's protocol for traces that we send: `opentelemetry.proto.trace.v1`.
 //!
-//! Field numbers are the protocol's. What we never fill in is left out.
+//! Field numbers are the protocol's. Fields that we never set are left out.
 
 /// The body of `POST /v1/traces`.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -63,7 +63,7 @@ pub(crate) struct Span {
     pub status: Option<Status>,
 }
 
-/// Another span that this one has to do with.
+/// A link to a related span.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Link {
     #[prost(bytes = "vec", tag = "1")]

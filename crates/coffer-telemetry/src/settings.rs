@@ -1,18 +1,19 @@
-//! What an operator sets about figures and spans.
+//! An operator's settings of metrics and spans.
 
 use coffer_core::settings::SecretText;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `[metrics]`: who may read `/metrics`.
+/// `[metrics]`: access to `/metrics`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsSettings {
-    /// Whether `/metrics` answers without a key. Otherwise it takes an operator's key, as a bearer token.
+    /// Whether `/metrics` answers without a key. Otherwise it requires an operator's key, as a bearer token.
     pub public: bool,
 }
 
-/// `[traces]`: where spans go. Nothing is sent unless `endpoint` or all three of Langfuse's are set.
+/// `[traces]`: destinations of spans. Nothing is sent unless `endpoint` or all three Langfuse settings are
+/// set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TraceSettings {
@@ -33,7 +34,7 @@ pub struct TraceSettings {
     pub langfuse_secret_key: Option<SecretText>,
 }
 
-/// Spans cannot be sent where the settings say.
+/// A setting of traces is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("`{setting}` is not usable: {why}")]
 pub struct BadTraceSetting {

@@ -1,9 +1,9 @@
-//! Spans: what took how long, for OpenTelemetry.
+//! Spans for OpenTelemetry.
 //!
-//! A request is a trace of its own, or goes on with its client's (`traceparent`). A sandbox is a trace too,
-//! whose ids are made from the sandbox's: its whole life is the root, and making, pausing, resuming, ending
-//! and each execution are below it, with a link to the request that asked. So the story of a sandbox holds
-//! together over restarts of the server, and over all who used it.
+//! A request is its own trace, or part of its client's (`traceparent`). A sandbox is a trace too, with ids
+//! derived from the sandbox's: its whole life is the root span, and create, pause, resume, end and each
+//! execution are below it, with a link to the request that caused them. So a sandbox's trace stays one over
+//! restarts of the server, and over all its clients.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use super::metrics::label;
 use super::otlp::{KeyValue, Link, Span, SpanKind, Status, StatusCode, Value};
 use coffer_core::clock::now_ms;
 
-/// Spans that wait to be sent to one destination; those beyond are dropped and counted.
+/// Most spans that wait for one destination; further ones are dropped and counted.
 const MOST_WAITING: usize = 4096;
 const LONGEST_TEXT: usize = 1024;
 
-/// Which span something belongs to.
+/// The identity of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanContext {
     trace: [u8; 16],
@@ -36,12 +36,12 @@ tokio::task_local! {
     static CURRENT: SpanContext;
 }
 
-/// The span that this task works for.
+/// The span of this task.
 pub fn current() -> Option<SpanContext> {
     CURRENT.try_with(|context| *context).ok()
 }
 
-/// Does `work` for that span.
+/// Runs `work` in this span.
 pub async fn within<F: Future>(context: Option<SpanContext>, work: F) -> F::Output {
     match context {
         Some(context) => CURRENT.scope(context, work).await,
@@ -49,7 +49,7 @@ pub async fn within<F: Future>(context: Option<SpanContext>, work: F) -> F::Outp
     }
 }
 
-/// Reads the W3C header of that name.
+/// Parses the W3C header `traceparent`.
 pub fn parse_traceparent(text: &str) -> Option<SpanContext> {
     let mut parts = text.split('-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -66,7 +66,7 @@ pub fn parse_traceparent(text: &str) -> Option<SpanContext> {
     Some(SpanContext { trace, span })
 }
 
-/// Where spans are left to be sent. Without a destination everything here does nothing.
+/// Collects spans for the exporters. Without a destination it does nothing.
 #[derive(Debug, Clone)]
 pub struct Traces {
     sinks: Arc<[Sink]>,
@@ -102,7 +102,7 @@ impl Traces {
         !self.sinks.is_empty()
     }
 
-    /// A request to the API begins, as part of its client's span where it has one.
+    /// Starts the span of a request, as a child of its client's span if it has one.
     pub fn request(&self, name: impl FnOnce() -> String, parent: Option<SpanContext>) -> Active {
         if !self.are_on() {
             return Active(None);
@@ -114,7 +114,7 @@ impl Traces {
         self.begin(name(), own, parent, SpanKind::Server)
     }
 
-    /// Something begins that is done to a sandbox.
+    /// Starts the span of an operation on a sandbox.
     pub fn step(&self, name: &'static str, sandbox: &Whose) -> Active {
         if !self.are_on() {
             return Active(None);
@@ -131,7 +131,7 @@ impl Traces {
         step
     }
 
-    /// The whole life of a sandbox, which is over now.
+    /// The span of a sandbox's whole life, which is over now.
     pub fn life(&self, sandbox: &Whose, began_ms: Millis) -> Active {
         if !self.are_on() {
             return Active(None);
@@ -171,7 +171,7 @@ pub struct Whose {
     pub agent: Option<AgentId>,
 }
 
-/// The root of a sandbox's trace, the same whoever asks.
+/// The root of a sandbox's trace; always the same.
 fn root(sandbox: SandboxId) -> SpanContext {
     let digest = Sha256::digest(sandbox.to_string());
     let mut context = SpanContext { trace: [0; 16], span: [0; 8] };
@@ -184,7 +184,7 @@ fn nanos(ms: Millis) -> u64 {
     u64::try_from(ms).unwrap_or(0).saturating_mul(1_000_000)
 }
 
-/// A span that has begun; it ends when this is dropped.
+/// A started span; it ends when this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Active(Option<Box<Open>>);
@@ -194,19 +194,19 @@ struct Open {
     span: Span,
     context: SpanContext,
     began: std::time::Instant,
-    /// Where that is known otherwise.
+    /// The duration, if it is measured elsewhere.
     took: Option<std::time::Duration>,
     sinks: Arc<[Sink]>,
 }
 
 impl Active {
-    /// What tasks that work for this span run [`within`].
+    /// The context for tasks that run [`within`] this span.
     pub fn context(&self) -> Option<SpanContext> {
         self.0.as_ref().map(|open| open.context)
     }
 
-    /// Adds an attribute; its value is asked for only when spans are on. Never a secret, never what a
-    /// command printed.
+    /// Adds an attribute; its value is computed only if spans are on. Never a secret, never a command's
+    /// output.
     pub fn set(&mut self, key: &str, value: impl FnOnce() -> Value) {
         if let Some(open) = &mut self.0 {
             let mut value = value();
@@ -227,7 +227,7 @@ impl Active {
         }
     }
 
-    /// It began earlier than now.
+    /// Sets an earlier start.
     pub fn began(&mut self, at_ms: Millis) {
         if let Some(open) = &mut self.0 {
             open.span.start_time_unix_nano = nanos(at_ms);
@@ -237,14 +237,14 @@ impl Active {
         }
     }
 
-    /// It took so long, however long ago it was.
+    /// Ends the span with this duration.
     pub fn ended_after(mut self, took: std::time::Duration) {
         if let Some(open) = &mut self.0 {
             open.took = Some(took);
         }
     }
 
-    /// It ended in failure.
+    /// Marks the span as failed.
     pub fn fail(&mut self, why: impl FnOnce() -> String) {
         if let Some(open) = &mut self.0 {
             let mut message = why();
@@ -256,7 +256,7 @@ impl Active {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // By the clock that never jumps, so that no span ends before it began.
+        // By the monotonic clock, so that no span ends before it began.
         let took = self.took.unwrap_or_else(|| self.began.elapsed());
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.span.end_time_unix_nano = self.span.start_time_unix_nano.saturating_add(took);

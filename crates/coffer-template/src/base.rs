@@ -1,4 +1,4 @@
-//! `base`: a small Debian or Ubuntu with what people expect to find, from the host's own mirrors.
+//! `base`: a small Debian or Ubuntu with common tools, from the host's own mirrors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use super::store::Keep;
 use super::tree::Tree;
 use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore};
 
-/// What goes in besides the essential packages. Without recommendations: npm alone pulls in
-/// some three hundred packages by its dependencies, half of the whole.
+/// Packages in addition to the essential ones. Without recommendations: npm alone depends on some three
+/// hundred packages, half of the whole.
 const PACKAGES: &[&str] = &[
     "attr",
     "bash",
@@ -57,14 +57,14 @@ const PACKAGES: &[&str] = &[
     "zip",
 ];
 
-/// Raised when a step of the build changes that [`recipe`] does not see, so that older builds count as
+/// Raised when a step of the build changes that [`recipe`] does not include, so that older builds count as
 /// stale.
 const REVISION: u32 = 1;
 
-/// The packages while they are fetched and unpacked, with room to spare.
+/// Space for the packages while they are fetched and unpacked, with a margin.
 const NEEDED_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 
-/// What a person may change about `base`.
+/// Options of `base`.
 #[derive(Debug, Clone, Default)]
 pub struct BaseOptions {
     /// A mirror instead of those in the host's apt configuration.
@@ -73,8 +73,8 @@ pub struct BaseOptions {
     pub suite: Option<String>,
 }
 
-/// What decides how a build comes out, apart from the mirror's state: compared to see whether one is
-/// stale.
+/// Everything that decides the result of a build, apart from the mirror's state: compared to see whether a
+/// build is stale.
 fn recipe(suite: &str) -> String {
     let mut hash = Sha256::new();
     let lists = [PACKAGES, &LEFT_OUT, &TEXTS];
@@ -85,7 +85,7 @@ fn recipe(suite: &str) -> String {
     format!("{REVISION} {suite} {}", hex::encode(&hash.finalize()[..8]))
 }
 
-/// Where packages come from. A release that was once asked for is kept until another is.
+/// The sources of packages. An explicitly chosen release is kept until another is chosen.
 fn plan(options: &BaseOptions, before: Option<&Manifest>) -> Result<(Plan, Option<String>), SourcesError> {
     let suite = options.suite.clone().or_else(|| before.and_then(|manifest| manifest.suite.clone()));
     let plan = sources::plan(Path::new("/"), options.mirror.as_deref(), suite.as_deref())?;
@@ -93,8 +93,8 @@ fn plan(options: &BaseOptions, before: Option<&Manifest>) -> Result<(Plan, Optio
 }
 
 impl TemplateStore {
-    /// Builds `base` from the distribution's packages: minutes, and a network. When another
-    /// process is already at it, waits and takes its result.
+    /// Builds `base` from the distribution's packages: takes minutes, and a network. If another process is
+    /// building it, waits and uses its result.
     pub fn build_base(
         &self,
         options: &BaseOptions,
@@ -103,8 +103,8 @@ impl TemplateStore {
         build(self, options, progress)
     }
 
-    /// Whether `base` is there and as [`build_base`](Self::build_base) would make it: the recipe and
-    /// the release have not changed since. One that could not be built anew counts as current.
+    /// Whether `base` exists and is what [`build_base`](Self::build_base) would build: the recipe and the
+    /// release have not changed since. A build that could not be repeated counts as current.
     pub fn base_is_current(&self, options: &BaseOptions) -> bool {
         is_current(self, options)
     }
@@ -137,7 +137,7 @@ fn build(
         waited = true;
         progress(Progress::at(Phase::Waiting));
     })?;
-    // Who waited for somebody else's build wants that one, not the same again.
+    // After waiting for another process's build, use that one.
     if waited
         && let Some((theirs, directory)) = store.newest(BASE)
         && before.is_none_or(|before| before.build != theirs.build)

@@ -1,7 +1,7 @@
-//! Running the tools that lay packages: `mmdebstrap`, else `debootstrap` and apt.
+//! Runs the tools that install packages: `mmdebstrap`, else `debootstrap` and apt.
 //!
-//! Each tool runs in its own pid and mount namespace. When it ends, or when we are killed, nothing
-//! of it lives on: no daemon that a package started, no `/proc` mounted in a half-built tree.
+//! Each tool runs in its own pid and mount namespace. When it ends, or when we are killed, nothing of it
+//! remains: no daemon that a package started, no `/proc` mounted in a half-built tree.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ use super::progress::{Progress, Reader};
 use super::sources::{Keyring, Plan, Source};
 use super::tree::Tree;
 
-/// Kept for an error message; the log has everything.
+/// Lines kept for an error message; the log has everything.
 const TAIL_LINES: usize = 12;
 const LONGEST_LINE: u64 = 16 * 1024;
 
@@ -29,7 +29,7 @@ const HOST_APT_SETTINGS: [&str; 5] = [
     "Acquire::Force",
 ];
 
-/// What a template does without: manuals and translations are a third of the files.
+/// Files that a template omits: manuals and translations are a third of the files.
 pub(super) const LEFT_OUT: [&str; 5] = [
     "path-exclude=/usr/share/man/*",
     "path-exclude=/usr/share/info/*",
@@ -38,7 +38,7 @@ pub(super) const LEFT_OUT: [&str; 5] = [
     "path-exclude=/usr/share/locale/*/LC_MESSAGES/*",
 ];
 
-/// Which tool lays the first packages.
+/// The tool that installs the first packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tool {
     Mmdebstrap,
@@ -46,7 +46,7 @@ pub(super) enum Tool {
 }
 
 impl Tool {
-    /// The better one that is installed.
+    /// The better one of the installed tools.
     pub(super) fn find() -> Option<Self> {
         [Self::Mmdebstrap, Self::Debootstrap].into_iter().find(|tool| find_program(tool.name()).is_some())
     }
@@ -68,7 +68,7 @@ fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// What is done with a tool's lines besides logging them.
+/// What to do with a tool's lines besides logging them.
 enum Heed {
     Progress,
     Keep(Vec<String>),
@@ -79,24 +79,24 @@ pub(super) struct Run<'a> {
     pub(super) tree: &'a Tree,
     /// For files that the tools read; removed with the build.
     pub(super) scratch: &'a Path,
-    /// Held by every tool, so that the lock lives as long as the last of them.
+    /// Every tool holds it, so that the lock lasts as long as the last of them.
     pub(super) lock: File,
     pub(super) log_path: PathBuf,
     pub(super) log: File,
     pub(super) progress: &'a mut dyn FnMut(Progress),
-    /// One for all tools: what the second prints goes on from the first.
+    /// One for all tools: the second continues where the first ended.
     pub(super) reader: Reader,
 }
 
 impl Run<'_> {
     pub(super) fn create_log(path: &Path) -> Result<File, BuildError> {
-        // It may hold addresses of a company's mirrors.
+        // It may contain addresses of a company's mirrors.
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         options.open(path).map_err(BuildError::file("open", path))
     }
 
-    /// Lays `packages` from `plan` into the tree, which does not exist yet.
+    /// Installs `packages` from `plan` into the tree, which does not exist yet.
     pub(super) fn lay(&mut self, tool: Tool, plan: &Plan, packages: &[&str]) -> Result<(), BuildError> {
         let mut lines = String::new();
         for (number, source) in plan.sources.iter().enumerate() {
@@ -130,7 +130,7 @@ impl Run<'_> {
         self.run("mmdebstrap", command)
     }
 
-    /// debootstrap knows one archive and no updates: it lays the least, apt inside does the rest.
+    /// debootstrap supports one archive and no updates: it installs the minimum, apt inside does the rest.
     fn debootstrap(&mut self, plan: &Plan, settings: &[String], packages: &[&str]) -> Result<(), BuildError> {
         let primary = plan.sources.iter().position(|source| source.suite == plan.suite);
         let (number, primary) = primary
@@ -142,7 +142,7 @@ impl Run<'_> {
             command.arg(format!("--keyring={}", keyring.display()));
         }
         command.arg(format!("--components={}", primary.components.join(",")));
-        // debootstrap fetches by wget, which does not read apt's configuration.
+        // debootstrap fetches with wget, which does not read apt's configuration.
         for (variable, setting) in
             [("http_proxy", "Acquire::http::Proxy"), ("https_proxy", "Acquire::https::Proxy")]
         {
@@ -161,7 +161,7 @@ impl Run<'_> {
         let apt = format!("Acquire::Languages \"none\";\nAPT::Install-Recommends \"false\";\n{settings}");
         self.tree.file(BUILD_APT_CONF, 0o600, apt)?;
         self.tree.file(BUILD_DPKG_CONF, 0o644, format!("force-unsafe-io\n{}\n", LEFT_OUT.join("\n")))?;
-        // Nothing that a package brings may be started during the build.
+        // No service of a package may start during the build.
         self.tree.file(POLICY, 0o755, "#!/bin/sh\nexit 101\n")?;
         for (number, source) in plan.sources.iter().enumerate() {
             if let Some(keyring) = self.keyring_file(source, number)? {
@@ -188,7 +188,7 @@ impl Run<'_> {
         self.tree.remove(POLICY)
     }
 
-    /// Runs a script with the tree as its root and gives back what it printed.
+    /// Runs a script with the tree as its root and returns its output.
     pub(super) fn inside(&mut self, what: &str, script: &str) -> Result<Vec<String>, BuildError> {
         let mut command = self.contained("/bin/sh", Some(self.tree.root()));
         command.args(["-ec", script]);
@@ -210,7 +210,7 @@ impl Run<'_> {
         }
     }
 
-    /// A command whose processes and mounts end with it, and it with us.
+    /// A command whose processes and mounts end with it, and which ends with us.
     fn contained(&self, program: &str, root: Option<&Path>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "unshare", "--mount", "--pid", "--fork", "--kill-child"]);
@@ -284,12 +284,12 @@ impl Run<'_> {
     }
 }
 
-/// Files of the build itself, for `finish` to remove.
+/// Files of the build itself, which `finish` removes.
 pub(super) const BUILD_APT_CONF: &str = "etc/apt/apt.conf.d/99build";
 pub(super) const BUILD_DPKG_CONF: &str = "etc/dpkg/dpkg.cfg.d/99build";
 const POLICY: &str = "usr/sbin/policy-rc.d";
 
-/// The host's own way to its mirrors, as `Key "value"`. None where apt is not installed.
+/// The host's own apt settings for its mirrors, as `Key "value"`. Empty if apt is not installed.
 fn host_apt_settings() -> Vec<String> {
     let dump = Command::new("apt-config").arg("dump").env("LC_ALL", "C").output();
     dump.map(|output| chosen_settings(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
@@ -368,10 +368,10 @@ mod tests {
             return;
         }
         with_run(|run| {
-            // A name of its own: other tests mount and unmount at the same time.
+            // A unique name: other tests mount and unmount at the same time.
             let source = format!("tool-test-{}", std::process::id());
             let mut command = run.contained("sh", None);
-            // The daemon holds the output open: were it to live, this would wait for ever.
+            // The daemon holds the output open: if it survived, this would wait for ever.
             let script =
                 format!("mount -t tmpfs {source} /mnt && echo mounted; setsid sleep infinity & echo done");
             command.args(["-c", &script]);

@@ -36,7 +36,7 @@ impl BuildError {
         move |source| Self::File { doing, path, source }
     }
 
-    /// What to try next, for a person.
+    /// A hint for a person.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::NotRoot => Some("run it with sudo".into()),
@@ -56,7 +56,7 @@ impl BuildError {
     }
 }
 
-/// Reads the usual causes off what apt says.
+/// Guesses the usual causes from apt's output.
 fn tool_hint(tail: &str) -> Option<&'static str> {
     const SIGNS: [(&[&str], &str); 5] = [
         (&["No space left on device"], "the disk is full"),

@@ -1,4 +1,4 @@
-//! From a bootstrapped tree to a template: the user, and nothing left of host or build.
+//! Turns a bootstrapped tree into a template: adds the user, and removes traces of host and build.
 
 use std::fs;
 use std::path::Path;
@@ -11,20 +11,20 @@ use super::tree::Tree;
 pub(super) const USER: &str = "user";
 pub(super) const UID: u32 = 1000;
 
-/// No terminal of its own for each command: sudo then costs one process less, signals reach
-/// the command directly, and whoever is inside is already as good as root.
+/// No pseudo-terminal for each command: sudo then costs one process less, signals reach the command directly,
+/// and the user is as good as root anyway.
 pub(super) const SUDOERS: &str = "Defaults !use_pty\nuser ALL=(ALL:ALL) NOPASSWD: ALL\n";
 
 pub(super) const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 
-/// A sandbox is thrown away whole: pip needs no protection of the system from itself.
+/// A sandbox is disposable: pip need not protect the system.
 pub(super) const PIP_CONF: &str = "[global]\nbreak-system-packages = true\n";
 
-/// One file in place of two dozen that every program opens when it starts: a sixth of what starting a small
-/// one costs.
+/// One file instead of two dozen that every program opens when it starts: a sixth of the cost of starting a
+/// small program.
 const LOCALE: &str = "localedef --add-to-archive /usr/lib/locale/C.utf8";
 
-/// Says what is inside, and fails when something of it cannot run.
+/// Lists the contents, and fails if a program cannot run.
 const CHECK: &str = r#"
 . /etc/os-release; echo "$PRETTY_NAME"
 echo "python $(python --version | cut -d' ' -f2), pip $(pip --version | cut -d' ' -f2)"
@@ -35,10 +35,10 @@ gcc -dumpfullversion | sed 's/^/gcc /'
 echo "$(dpkg-query -W | wc -l) packages"
 "#;
 
-/// What is written into every build, as part of its recipe.
+/// Texts written into every build, as part of its recipe.
 pub(super) const TEXTS: [&str; 6] = [USER, SUDOERS, HOSTS, PIP_CONF, LOCALE, CHECK];
 
-/// Gives back notes about what is inside.
+/// Returns notes about the contents.
 pub(super) fn finish(run: &mut Run<'_>, plan: &Plan) -> Result<Vec<String>, BuildError> {
     run.inside(
         "useradd",
@@ -59,7 +59,7 @@ pub(super) fn finish(run: &mut Run<'_>, plan: &Plan) -> Result<Vec<String>, Buil
     Ok(notes)
 }
 
-/// Removes what the build left and what it copied from the host.
+/// Removes remains of the build and copies of host files.
 fn clean(tree: &Tree) -> Result<(), BuildError> {
     for directory in [
         "dev",
@@ -101,7 +101,7 @@ fn clean(tree: &Tree) -> Result<(), BuildError> {
     remove_matching(tree, "etc/ssh", |name| name.starts_with("ssh_host_"))
 }
 
-/// Log directories stay as packages made them; what was written during the build goes.
+/// Log directories stay as packages created them; files written during the build are removed.
 fn empty_logs(directory: &Path) -> Result<(), BuildError> {
     for entry in fs::read_dir(directory).map_err(BuildError::file("read", directory))?.flatten() {
         let path = entry.path();
@@ -139,9 +139,9 @@ fn write_etc(tree: &Tree, sources: &[Source]) -> Result<(), BuildError> {
     let lines: String = sources.iter().map(Source::public_line).collect();
     tree.file("etc/apt/sources.list", 0o644, lines)?;
     tree.file("etc/apt/apt.conf.d/90sandbox", 0o644, "Acquire::Languages \"none\";\n")?;
-    // Nobody keeps a sandbox through a power cut; packages install several times faster so.
+    // A sandbox does not survive a power cut; packages install several times faster this way.
     tree.file("etc/dpkg/dpkg.cfg.d/sandbox", 0o644, "force-unsafe-io\n")?;
-    // These are places to mount each sandbox's own file over.
+    // Mount points for each sandbox's own files.
     tree.file("etc/hostname", 0o644, "sandbox\n")?;
     tree.file("etc/hosts", 0o644, HOSTS)?;
     tree.file("etc/resolv.conf", 0o644, "")?;

@@ -1,12 +1,13 @@
-//! `host`: a root that we write, over the machine's own `/usr`. No download, ready in a moment,
-//! and as good as what the host has installed.
+//! `host`: a root that we write, over the machine's own `/usr`. It needs no download, is ready in a moment,
+//! and has the host's programs.
 //!
-//! Two overlays: `/` is [`super::host_root`]'s; `/usr` is the host's with a thin layer of ours
-//! above it, which adds `python` and certificates and hides what may hold settings.
+//! Two overlays: `/` comes from [`super::host_root`]; `/usr` is the host's with a thin layer above it, which
+//! adds `python` and certificates and hides files that may have settings.
 //!
-//! Of the host's `/usr` a sandbox sees what every user of the host may read ([`LayerSpec::public_only`]), whatever
-//! appears there later: its files belong to nobody inside. Directories near the top are in our layer too, as root's,
-//! so that root inside can add, replace and remove there ([`super::host_frame`]).
+//! A sandbox sees those files of the host's `/usr` that every user of the host may read
+//! ([`LayerSpec::public_only`]), including later ones: their owners do not exist inside. Directories near the
+//! top are in our layer too, owned by root, so that root inside can add, replace and remove files there
+//! ([`super::host_frame`]).
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,7 +19,7 @@ use super::store::Keep;
 use super::tree::Tree;
 use super::{BuildError, HOST, LayerSpec, OverlaySpec, Template, TemplateStore, host_frame, host_root};
 
-/// Raised when what we write changes, so that builds of older programs count as stale.
+/// Raised when our files change, so that builds of older programs count as stale.
 const REVISION: u32 = 2;
 
 /// Settings of the host that programs in `/usr` read from `/usr`: registries, tokens, proxies.
@@ -26,20 +27,20 @@ const HIDDEN_DIRECTORIES: [&str; 2] = ["etc", "local/etc"];
 const HIDDEN_FILES: [&str; 4] =
     ["pip.conf", "local/pip.conf", "lib/node_modules/npm/npmrc", "local/lib/node_modules/npm/npmrc"];
 
-/// Programs that the notes tell about.
+/// Programs that the notes mention.
 const TOLD: [&str; 7] = ["python3", "node", "npm", "git", "sudo", "curl", "gcc"];
 
 /// Directories of programs, as the template's PATH has them.
 const PROGRAMS: [&str; 4] = ["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin"];
 
 impl TemplateStore {
-    /// The `host` template, made anew when there is none or the host has changed since.
+    /// The `host` template, built again if there is none or the host has changed since.
     pub fn ensure_host(&self) -> Result<Template, BuildError> {
         ensure_from(self, Path::new("/"))
     }
 }
 
-/// Of the machine whose root is `host`; tests pretend one.
+/// For the machine whose root is `host`; tests use a fake one.
 fn ensure_from(store: &TemplateStore, host: &Path) -> Result<Template, BuildError> {
     let fingerprint = fingerprint(host);
     let current = || {
@@ -55,7 +56,7 @@ fn ensure_from(store: &TemplateStore, host: &Path) -> Result<Template, BuildErro
         return Err(BuildError::NotRoot);
     }
     let draft = store.draft(HOST, &mut || {})?;
-    // Somebody else may have been quicker.
+    // Another process may have been quicker.
     if let Some(template) = current() {
         return Ok(template);
     }
@@ -78,8 +79,8 @@ fn ensure_from(store: &TemplateStore, host: &Path) -> Result<Template, BuildErro
     draft.publish(manifest, Keep::UntilReboot)
 }
 
-/// Changes whenever packages or programs come or go, and with every boot: the build is not
-/// synced to disk, so none is trusted that a power cut may have met.
+/// Changes whenever packages or programs change, and with every boot: the build is not synced to disk, so one
+/// that a power cut may have damaged is not used.
 fn fingerprint(host: &Path) -> String {
     const WATCHED: [&str; 12] = [
         "usr",
@@ -134,7 +135,7 @@ fn write_usr(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError> {
             .into(),
     );
 
-    // OpenSSL, and so Python, looks here before it wants a directory of hashed names.
+    // OpenSSL, and so Python, looks here before it needs a directory of hashed names.
     if usr.join("lib/ssl").is_dir() && !usr.join("lib/ssl/cert.pem").exists() {
         parents(tree, &usr, "lib/ssl/cert.pem")?;
         tree.link("lib/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt")?;
@@ -154,8 +155,8 @@ fn write_usr(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError> {
     Ok(notes)
 }
 
-/// Makes the directories above `path` in the layer as the host has them: a layer's directory
-/// stands for the merged one, owner and mode included.
+/// Creates the directories above `path` in the layer as the host has them: a layer's directory replaces the
+/// merged one, owner and mode included.
 fn parents(tree: &Tree, usr: &Path, path: &str) -> Result<(), BuildError> {
     for (end, _) in path.match_indices('/') {
         let parent = &path[..end];
@@ -171,7 +172,7 @@ fn parents(tree: &Tree, usr: &Path, path: &str) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Lays a whiteout: to overlayfs, a device 0/0 says that there is nothing below.
+/// Creates a whiteout: for overlayfs, a device 0/0 hides what is below.
 fn hide(tree: &Tree, usr: &Path, path: &str) -> Result<(), BuildError> {
     parents(tree, usr, path)?;
     let path = tree.path(path);
@@ -183,7 +184,7 @@ fn plain_directory(path: &Path) -> bool {
     fs::symlink_metadata(path).map_or(true, |metadata| metadata.is_dir())
 }
 
-/// Where a program lies in the host's `/usr`; links that lead out of it do not count.
+/// The path of a program in the host's `/usr`; links that lead out of it do not count.
 fn find(host: &Path, program: &str) -> Option<PathBuf> {
     let usr = host.join("usr");
     PROGRAMS
@@ -192,12 +193,12 @@ fn find(host: &Path, program: &str) -> Option<PathBuf> {
         .find(|path| path.canonicalize().is_ok_and(|real| real.is_file() && real.starts_with(&usr)))
 }
 
-/// A path of the host as it is called inside.
+/// A path of the host as it is inside.
 fn inside(host: &Path, path: &Path) -> PathBuf {
     Path::new("/").join(path.strip_prefix(host).unwrap_or(path))
 }
 
-/// Says where each program is, or why it is not there.
+/// Lists where each program is, or why it is missing.
 fn programs(host: &Path, path: &std::ffi::OsStr) -> Vec<String> {
     let mut notes = Vec::new();
     for program in TOLD {

@@ -1,9 +1,9 @@
-//! The frame of the `host` template's `/usr`: what of it belongs to root inside.
+//! The frame of the `host` template's `/usr`: the part that belongs to root inside.
 //!
-//! The host's files belong to nobody inside, so that only the rights of others count for them. Two kinds are needed as
-//! root's: directories, in which root inside installs and removes, and programs that change their user. Directories
-//! deep in the tree are left out: a host has ten thousands of them, and to make them would take seconds. Nothing of
-//! what other users of the host cannot read is looked into or copied.
+//! The owners of the host's files do not exist inside, so only the permissions for others apply. Two kinds
+//! must belong to root: directories, in which root inside installs and removes files, and programs that
+//! change their user. Deep directories are left out: a host has ten thousands of them, and creating them
+//! would take seconds. Files that other users of the host cannot read are neither examined nor copied.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, Metadata, Permissions};
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 use super::BuildError;
 use super::tree::Tree;
 
-/// Where programs are that change their user: `sudo`, `su`, `passwd`.
+/// Directories of programs that change their user: `sudo`, `su`, `passwd`.
 const PROGRAMS: [&str; 4] = ["bin", "sbin", "local/bin", "local/sbin"];
-/// sudo loads nothing that is not root's.
+/// sudo loads only files of root.
 const SUDO: [&str; 2] = ["libexec/sudo", "lib/sudo"];
-/// How deep directories are made, by where they are; the first that fits counts.
+/// How deep directories are created, by their path; the first match counts.
 const DEPTHS: [(&str, usize); 4] = [("local", 5), ("lib", 3), ("share/man", 3), ("", 2)];
-/// Directories in all.
+/// Most directories in all.
 const MOST: usize = 4096;
-/// Larger ones are no such programs.
+/// Larger files are not such programs.
 const LONGEST: u64 = 16 * 1024 * 1024;
 
 /// Writes the frame of `usr` into `tree`, whose own directories stay as they are.
@@ -37,13 +37,13 @@ pub(super) fn write(tree: &Tree, usr: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Makes directories that others can look into, on this file system, from the top down.
+/// Creates directories that others can list, on this file system, from the top down.
 fn directories(root: &Path, usr: &Path) -> Result<(), BuildError> {
     let device = fs::metadata(usr).map_err(BuildError::file("look at", usr))?.dev();
     let mut pending = VecDeque::from([PathBuf::new()]);
     let mut made = 0;
     while let Some(relative) = pending.pop_front() {
-        // Gone since, or unreadable: then it is not in the frame.
+        // It is gone or unreadable: then it is not in the frame.
         for entry in fs::read_dir(usr.join(&relative)).into_iter().flatten().flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
@@ -66,8 +66,8 @@ fn directories(root: &Path, usr: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Whether every directory of a frame is still one that others can look into. A frame opens a directory by itself: one
-/// that the host has closed since would show what is in it.
+/// Whether every directory of a frame is still listable by others. A frame makes a directory accessible: one
+/// that the host has made private since would show its contents.
 pub(super) fn is_open(frame: &Path, usr: &Path) -> bool {
     let mut pending = vec![PathBuf::new()];
     while let Some(relative) = pending.pop() {
@@ -87,7 +87,7 @@ pub(super) fn is_open(frame: &Path, usr: &Path) -> bool {
     true
 }
 
-/// Makes a directory as the host has it; says whether what is in it is wanted too.
+/// Creates a directory as the host has it; returns whether its contents are wanted too.
 fn make(path: &Path, metadata: &Metadata) -> io::Result<bool> {
     match DirBuilder::new().mode(0o700).create(path) {
         // One of ours, which hides the host's.
@@ -114,7 +114,7 @@ fn copy(
     directory: &str,
     wanted: impl Fn(&Metadata) -> bool,
 ) -> Result<(), BuildError> {
-    // Not in the frame, so closed or not there.
+    // Not in the frame, so it is private or missing.
     if !tree.path(directory).is_dir() {
         return Ok(());
     }
@@ -127,7 +127,7 @@ fn copy(
         let content = fs::read(entry.path()).map_err(BuildError::file("read", entry.path()))?;
         let path = format!("{directory}/{name}");
         tree.file(&path, 0o700, content)?;
-        // The owner first: a new one takes the set-user-id bit away.
+        // Set the owner first: changing it clears the set-user-id bit.
         tree.own(&path, metadata.uid(), metadata.gid())?;
         let path = tree.path(&path);
         fs::set_permissions(&path, Permissions::from_mode(metadata.mode() & 0o7777))

@@ -1,5 +1,5 @@
-//! The root of the `host` template. Every file in it is written here; from the host come only
-//! the shape of `/bin` and its like, links in `/etc/alternatives`, and public certificates.
+//! The root of the `host` template. Every file in it is written here; from the host come only the layout of
+//! `/bin` and similar directories, links in `/etc/alternatives`, and public certificates.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,7 +16,7 @@ const MERGED: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// No public certificate is longer than a few kilobytes.
 const LONGEST_CERTIFICATE: u64 = 64 * 1024;
 
-/// Numbers as Debian's base-passwd gives them; setgid programs in `/usr` rely on some.
+/// Numbers as in Debian's base-passwd; setgid programs in `/usr` rely on some.
 const PASSWD: &str = "\
 root:x:0:0:root:/root:/bin/bash
 daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
@@ -181,8 +181,8 @@ const LINKS: &[(&str, &str)] = &[
     ("var/run", "/run"),
 ];
 
-/// Programs that ask PAM before they change who one is. Passwords are not set, so `su` works for
-/// root and nobody else; `sudo` asks for none.
+/// Programs that use PAM to change their user. Passwords are not set, so `su` works only for root; `sudo`
+/// asks for none.
 const PAM_SERVICES: [&str; 11] =
     ["other", "sudo", "sudo-i", "su", "su-l", "runuser", "runuser-l", "login", "passwd", "chsh", "chfn"];
 const PAM: &str = "\
@@ -193,7 +193,7 @@ password required pam_unix.so
 session required pam_unix.so quiet
 ";
 
-/// Writes the root; the notes say what could not be had.
+/// Writes the root; the notes say what is missing.
 pub(super) fn write(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError> {
     let mut notes = Vec::new();
     for (path, mode) in DIRECTORIES {
@@ -220,7 +220,7 @@ pub(super) fn write(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError>
     Ok(notes)
 }
 
-/// `/bin` and its like as the host has them: links into `/usr`, or absent.
+/// Creates `/bin` and similar as the host has them: links into `/usr`, or absent.
 fn merge(tree: &Tree, host: &Path) -> Result<(), BuildError> {
     for name in MERGED {
         let path = host.join(name);
@@ -257,8 +257,8 @@ fn accounts(tree: &Tree) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// Programs in `/usr/bin` are often links by way of `/etc/alternatives`. Only links back into
-/// `/usr` are taken over, and no manual pages.
+/// Programs in `/usr/bin` are often links through `/etc/alternatives`. Only links back into `/usr` are
+/// copied, and no manual pages.
 fn alternatives(tree: &Tree, host: &Path) -> Result<(), BuildError> {
     for entry in fs::read_dir(host.join("etc/alternatives")).into_iter().flatten().flatten() {
         let (Ok(target), Ok(name)) = (fs::read_link(entry.path()), entry.file_name().into_string()) else {
@@ -271,8 +271,7 @@ fn alternatives(tree: &Tree, host: &Path) -> Result<(), BuildError> {
     Ok(())
 }
 
-/// The public authorities that the distribution ships; those that the host's owner added are not
-/// ours to hand on.
+/// The distribution's public authorities; those that the host's owner added are not copied.
 fn certificates(tree: &Tree, host: &Path) -> Result<Option<String>, BuildError> {
     let mut bundle = Vec::new();
     let mut pending = vec![host.join("usr/share/ca-certificates")];
@@ -280,7 +279,7 @@ fn certificates(tree: &Tree, host: &Path) -> Result<Option<String>, BuildError> 
     while let Some(directory) = pending.pop() {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             match entry.metadata() {
-                // What other users of the host cannot read is not copied either.
+                // Files that other users of the host cannot read are not copied.
                 Ok(metadata) if metadata.is_dir() && metadata.mode() & 0o005 == 0o005 => {
                     pending.push(entry.path());
                 }
@@ -308,12 +307,13 @@ fn certificates(tree: &Tree, host: &Path) -> Result<Option<String>, BuildError> 
     let missing = bundle.is_empty();
     tree.file("etc/ssl/certs/ca-certificates.crt", 0o644, bundle)?;
     tree.link("etc/ssl/cert.pem", "certs/ca-certificates.crt")?;
-    Ok(missing
-        .then(|| "the host has no public certificates (ca-certificates): TLS inside trusts nobody".into()))
+    Ok(missing.then(|| {
+        "the host has no public certificates (ca-certificates): TLS inside trusts no authority".into()
+    }))
 }
 
-/// The dynamic linker's cache for this root. Without one programs still start, a little slower,
-/// and libraries in `/usr/local/lib` are not found.
+/// The dynamic linker's cache for this root. Without it programs start a little slower, and libraries in
+/// `/usr/local/lib` are not found.
 fn library_cache(tree: &Tree, host: &Path) -> Result<Option<String>, BuildError> {
     let mut directories = String::from("/usr/local/lib\n");
     for entry in fs::read_dir(host.join("usr/lib")).into_iter().flatten().flatten() {
@@ -322,7 +322,7 @@ fn library_cache(tree: &Tree, host: &Path) -> Result<Option<String>, BuildError>
         directories.push_str(&format!("/usr/local/lib/{name}\n/usr/lib/{name}\n"));
     }
     tree.file("etc/ld.so.conf", 0o644, directories)?;
-    // In a mount namespace of its own, so that the bind is gone with it whatever happens.
+    // In its own mount namespace, so that the bind mount ends with it.
     let script = "mount --bind -o ro \"$1\" \"$2/usr\" && exec ldconfig -X -r \"$2\"";
     let status = Command::new("unshare")
         .args(["--mount", "--", "/bin/sh", "-c", script, "sh"])

@@ -1,4 +1,4 @@
-//! Templates: what a sandbox's root filesystem is made of.
+//! Templates: the root file systems of sandboxes.
 //!
 //! A [`TemplateStore`] keeps them on disk, shared by every data directory of a host:
 //!
@@ -6,17 +6,18 @@
 //! <dir>/<name>/<build>/manifest.json   what the build is (see `manifest`)
 //! <dir>/<name>/<build>/rootfs/         its files
 //! <dir>/<name>/.lock                   held by `flock` while a build runs
-//! <dir>/<name>/.building-*             a build under way, or what a killed one left
+//! <dir>/<name>/.building-*             a build in progress, or what a killed one left
 //! <dir>/<name>/build.log               what the last build's tools said
 //! <dir>/.nodes/                        whose sandboxes may use a build (see `prune`)
 //! ```
 //!
-//! A build appears by one rename, complete or not at all, is never changed afterwards, and goes when
-//! newer ones are there and no sandbox has it, so readers take no lock. Two templates come with the program: `base`, bootstrapped from the
-//! distribution's packages, and `host`, the machine's own `/usr` under a root that we write.
+//! A build appears by one rename, complete or not at all, is never changed afterwards, and is deleted when
+//! there are newer ones and no sandbox uses it, so readers take no lock. Two templates come with the program:
+//! `base`, bootstrapped from the distribution's packages, and `host`, the machine's own `/usr` under a root
+//! that we write.
 //!
-//! Nodes read the store, the command line builds into it. This crate knows neither: who opens the store says how to
-//! find out which layers the sandboxes of a data directory stand on ([`LayersOf`]).
+//! Nodes read the store, the command line builds into it. This crate knows neither: the caller that opens the
+//! store passes a function that lists the layers in use by the sandboxes of a data directory ([`LayersOf`]).
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,
@@ -57,7 +58,7 @@ pub use store::{LayersOf, TemplateStore};
 pub const BASE: &str = "base";
 /// The name of the template made of the host's own `/usr`.
 pub const HOST: &str = "host";
-/// What it shows of the host.
+/// The host's directory that it shows.
 pub const HOST_FILES: &str = "/usr";
 
 /// One finished build of a template.
@@ -66,10 +67,10 @@ pub struct Template {
     pub info: TemplateInfo,
     /// The one for `/` first; later ones are mounted inside it.
     pub overlays: Vec<OverlaySpec>,
-    /// What a person should know about it: versions, what is missing.
+    /// Notes for people: versions, missing parts.
     pub notes: Vec<String>,
     pub created_ms: i64,
-    /// What its own files take on disk; the host's `/usr` is not counted.
+    /// The disk usage of its own files; the host's `/usr` is not counted.
     pub size_bytes: u64,
 }
 
@@ -84,15 +85,15 @@ pub struct OverlaySpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerSpec {
     pub path: PathBuf,
-    /// The ids in this layer are stored relative to it; 0 when they are as inside.
+    /// The offset of stored ids in this layer; 0 if they are as inside.
     pub uid_base: u32,
-    /// The host's own files, of which a sandbox sees what any user of the host may read.
+    /// The host's own files, of which a sandbox sees only those that any user of the host may read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub public_only: bool,
 }
 
 impl LayerSpec {
-    /// A layer made for sandboxes, with ids as inside.
+    /// A layer for sandboxes, with ids as inside.
     pub fn own(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), uid_base: 0, public_only: false }
     }
@@ -103,7 +104,7 @@ impl LayerSpec {
     }
 }
 
-/// What every process of a sandbox finds in its environment: text is UTF-8.
+/// The environment of every process: text is UTF-8.
 fn environment() -> BTreeMap<String, String> {
     BTreeMap::from([("LANG".to_string(), "C.UTF-8".to_string())])
 }

@@ -1,4 +1,4 @@
-//! `manifest.json`: what a build is. The last file written into it.
+//! `manifest.json`: describes a build. It is the last file written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ pub(super) const FORMAT: u32 = 1;
 
 pub(super) const FILE: &str = "manifest.json";
 
-/// A manifest is a page of text; more is damage.
+/// The longest manifest; a longer one is damaged.
 const LONGEST: u64 = 1024 * 1024;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,13 +27,13 @@ pub(super) struct Manifest {
     pub(super) default_user: String,
     pub(super) default_workdir: Option<String>,
     pub(super) env: BTreeMap<String, String>,
-    /// Layer paths are relative to the build, or absolute for what lies outside (`/usr`).
+    /// Layer paths are relative to the build, or absolute for others (`/usr`).
     pub(super) overlays: Vec<OverlaySpec>,
     pub(super) notes: Vec<String>,
     pub(super) size_bytes: u64,
-    /// What the build was made from, compared to see whether it is stale.
+    /// A fingerprint of the inputs, compared to see whether the build is stale.
     pub(super) fingerprint: Option<String>,
-    /// The release that a person asked for by name, which later builds keep to.
+    /// An explicitly chosen release, which later builds keep.
     #[serde(default)]
     pub(super) suite: Option<String>,
 }
@@ -54,7 +54,7 @@ pub(super) enum BadBuild {
     Layer(PathBuf),
 }
 
-/// Only the field that every format has.
+/// The field that every format has.
 #[derive(Deserialize)]
 struct AnyFormat {
     format: u32,

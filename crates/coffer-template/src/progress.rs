@@ -1,8 +1,8 @@
-//! How far a build is, read off what the bootstrap tools print.
+//! Progress of a build, from the output of the bootstrap tools.
 
 use std::fmt;
 
-/// What a build is doing. In this order; a phase may be skipped.
+/// The phase of a build. In this order; phases may be skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// Another process builds the same template.
@@ -15,7 +15,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The share of the whole after which this phase begins, as measured.
+    /// The measured share of the whole at which this phase begins.
     fn begins_at(self) -> f64 {
         match self {
             Self::Waiting | Self::Index => 0.0,
@@ -51,7 +51,7 @@ impl fmt::Display for Phase {
     }
 }
 
-/// One report. `total` is 0 while it is not known.
+/// One report. `total` is 0 while it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     pub phase: Phase,
@@ -64,7 +64,7 @@ impl Progress {
         Self { phase, done: 0, total: 0 }
     }
 
-    /// How far the whole build is, from 0 to 1.
+    /// The progress of the whole build, from 0 to 1.
     pub fn overall(&self) -> f64 {
         let within = match self.total {
             0 => 0.0,
@@ -75,13 +75,13 @@ impl Progress {
     }
 }
 
-/// Follows the output of `mmdebstrap --verbose`, `debootstrap` and `apt-get install`.
+/// Parses the output of `mmdebstrap --verbose`, `debootstrap` and `apt-get install`.
 #[derive(Debug)]
 pub(super) struct Reader {
     now: Progress,
     /// Packages that the current round of apt or dpkg installs.
     packages: u64,
-    /// The first round lays the essential packages, the second everything else.
+    /// The first round installs the essential packages, the second everything else.
     essential: bool,
 }
 
@@ -90,7 +90,7 @@ impl Reader {
         Self { now: Progress::at(Phase::Index), packages: 0, essential: true }
     }
 
-    /// Takes one line; gives a report when it moved things.
+    /// Takes one line; returns a report if there was progress.
     pub(super) fn line(&mut self, line: &str) -> Option<Progress> {
         let before = self.now;
         if let Some(message) = line.strip_prefix("I: ") {
@@ -120,7 +120,7 @@ impl Reader {
         }
     }
 
-    /// Phases only go forward, whatever the tools print.
+    /// Phases only advance, whatever the tools print.
     fn enter(&mut self, phase: Phase) {
         if self.now.phase < phase {
             self.now = Progress::at(phase);

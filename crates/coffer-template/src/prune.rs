@@ -1,8 +1,8 @@
-//! Old builds go when no sandbox can be using them.
+//! Deletes old builds that no sandbox can be using.
 //!
-//! A running sandbox has its build's files under its overlay and a stopped one needs them to start
-//! again, also while their node is down, so no lock of a process tells. Instead each node of the host
-//! writes down once where its data lies (`.nodes/`), and [`LayersOf`](super::LayersOf) tells the rest.
+//! A running sandbox has its build's files under its overlay and a stopped one needs them to start again,
+//! also while their node is down, so a process's lock is not enough. Instead each node of the host registers
+//! its data directory once (`.nodes/`), and [`LayersOf`](super::LayersOf) returns the rest.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,18 +17,18 @@ use super::store::DRAFT_PREFIX;
 
 const NODES: &str = ".nodes";
 
-/// The newest ones stay in any case: a sandbox that is being made has chosen its build some
-/// milliseconds before its journal entry says so.
+/// The newest builds always stay: a sandbox in creation has chosen its build some milliseconds before its
+/// journal entry says so.
 const KEPT: usize = 2;
 
 impl TemplateStore {
-    /// Makes known that the node with its data at `data_dir` uses builds of this store.
+    /// Registers the node with its data at `data_dir` as a user of this store.
     pub fn register(&self, data_dir: &Path) -> io::Result<()> {
         fs::create_dir_all(self.directory().join(NODES))?;
         fs::write(self.registration(data_dir), data_dir.as_os_str().as_encoded_bytes())
     }
 
-    /// Takes back [`register`](Self::register), once the node has no sandbox left.
+    /// Undoes [`register`](Self::register), once the node has no sandbox left.
     pub fn unregister(&self, data_dir: &Path) {
         let _ = fs::remove_file(self.registration(data_dir));
     }
@@ -38,8 +38,7 @@ impl TemplateStore {
         self.directory().join(NODES).join(hex::encode(&digest[..8]))
     }
 
-    /// Removes builds of `name` that are neither new nor in use; its lock is held. What cannot be
-    /// found out or removed stays.
+    /// Deletes builds of `name` that are neither new nor in use; its lock is held. Builds in doubt stay.
     pub(super) fn prune(&self, name: &str) {
         let builds = self.builds(name);
         let Some(old) = builds.get(KEPT..).filter(|old| !old.is_empty()) else { return };
@@ -54,7 +53,7 @@ impl TemplateStore {
             if in_use.iter().any(|layer| layer.starts_with(directory)) {
                 continue;
             }
-            // Out of sight first, under a name that the next build clears away should this one not.
+            // Rename it first, to a name that the next build removes if this one does not.
             let aside = directory.with_file_name(format!("{DRAFT_PREFIX}gone-{}", manifest.build));
             match fs::rename(directory, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
                 Ok(()) => info!("removed build {} of template {name}, which nothing used", manifest.build),
@@ -77,7 +76,7 @@ impl TemplateStore {
             if data_dir.try_exists()? {
                 in_use.extend(self.layers_of(&data_dir)?);
             } else {
-                // Its sandboxes went with it.
+                // The data directory is gone, with its sandboxes.
                 let _ = fs::remove_file(&path);
             }
         }
@@ -94,7 +93,7 @@ mod tests {
         store.builds("base").into_iter().map(|(manifest, _)| manifest.build).collect()
     }
 
-    /// A store that reads the layers in use from a file of the data directory.
+    /// A store that reads the layers in use from a file in the data directory.
     fn store() -> (tempfile::TempDir, TemplateStore) {
         let home = tempfile::tempdir().unwrap();
         let layers_of = |data_dir: &Path| match fs::read_to_string(data_dir.join("layers")) {
@@ -120,7 +119,7 @@ mod tests {
         }
         assert_eq!(builds(&store), [last[0].clone(), last[1].clone(), used.info.build.clone()]);
 
-        // One that cannot be read may use any build.
+        // A node whose layers cannot be read may use any build.
         fs::remove_file(data_dir.join("layers")).unwrap();
         fs::create_dir(data_dir.join("layers")).unwrap();
         publish(&store, "base");

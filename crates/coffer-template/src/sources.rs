@@ -1,13 +1,13 @@
-//! Which package sources the distribution itself gave this host.
+//! Finds the distribution's own package sources of this host.
 //!
-//! Reads apt's two formats (one-line `*.list`, deb822 `*.sources`) and keeps the distribution's own
-//! entries: what a third party added to the host has no business in a template. No mirror is
-//! known to this program; either the host names one or the person does.
+//! Parses apt's two formats (one-line `*.list`, deb822 `*.sources`) and keeps the distribution's own entries:
+//! third-party sources do not belong in a template. This program knows no mirror; either the host or the
+//! person names one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Components that Debian and Ubuntu themselves have. Third parties mostly call theirs otherwise.
+/// Components of Debian and Ubuntu themselves. Third parties mostly use other names.
 const COMPONENTS: [&str; 7] =
     ["main", "contrib", "non-free", "non-free-firmware", "restricted", "universe", "multiverse"];
 
@@ -40,10 +40,10 @@ impl SourcesError {
 /// How a source's signature is checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Keyring {
-    /// Whatever apt trusts in general.
+    /// The keys that apt trusts by default.
     Default,
     File(PathBuf),
-    /// An armoured key written into the source itself.
+    /// An armoured key in the source itself.
     Inline(String),
 }
 
@@ -63,7 +63,7 @@ impl Source {
         format!("deb {option}{} {} {}\n", self.uri, self.suite, self.components.join(" "))
     }
 
-    /// As a line that may be shown inside: without the keyring's path or a password in the address.
+    /// As a line that may be visible inside: without the keyring's path or a password in the address.
     pub(super) fn public_line(&self) -> String {
         let uri = match self.uri.split_once("://") {
             Some((scheme, rest)) => {
@@ -106,20 +106,20 @@ impl Release {
         Some(Self { family, codename })
     }
 
-    /// The keyring that the distribution's own package installs.
+    /// The keyring of the distribution's own package.
     fn keyring_prefix(&self) -> String {
         format!("{}-archive", self.family)
     }
 }
 
-/// The sources of a build and the suite that is the release itself.
+/// The sources of a build, and the suite of the release itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) suite: String,
     pub(super) sources: Vec<Source>,
 }
 
-/// Decides where packages come from: the host's own sources, changed as the person asked.
+/// Decides the sources of packages: the host's own, changed as the person asked.
 pub(super) fn plan(root: &Path, mirror: Option<&str>, suite: Option<&str>) -> Result<Plan, SourcesError> {
     if let Some(mirror) = mirror {
         check_mirror(mirror)?;
@@ -150,7 +150,7 @@ pub(super) fn plan(root: &Path, mirror: Option<&str>, suite: Option<&str>) -> Re
     Ok(Plan { suite: suite.to_string(), sources: moved.collect() })
 }
 
-/// A named mirror carries the release; the host's own security archive stays, mirrors rarely have it.
+/// A named mirror has the release; the host's own security archive stays, because mirrors rarely have it.
 fn from_mirror(root: &Path, mirror: &str, suite: &str, family: Option<&str>, own: &[Source]) -> Plan {
     let standard = |family: &str| {
         let path = PathBuf::from(format!("/usr/share/keyrings/{family}-archive-keyring.gpg"));
@@ -182,7 +182,7 @@ fn check_mirror(mirror: &str) -> Result<(), SourcesError> {
     if address && clean { Ok(()) } else { Err(SourcesError::BadMirror(mirror.to_string())) }
 }
 
-/// A suite becomes an argument and a word of a file, so it must look like neither option nor two.
+/// A suite becomes an argument and a word of a file, so it must be neither an option nor two words.
 fn check_suite(suite: &str) -> Result<(), SourcesError> {
     let fine = suite.starts_with(|c: char| c.is_ascii_lowercase())
         && suite.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
@@ -198,11 +198,11 @@ fn own_sources(all: &[Source], release: &Release) -> Vec<Source> {
     if strict.iter().any(|source| !is_side_suite(&source.suite)) {
         return strict;
     }
-    // A company's mirror may sign with its own key. Taken only where nothing better is there.
+    // A company's mirror may sign with its own key. Used only if there is nothing better.
     all.iter().filter(|source| is_likely_own(source, release)).cloned().collect()
 }
 
-/// There is no list of hosts to compare with: suite, components and keyring have to tell.
+/// There is no list of hosts to compare with: suite, components and keyring decide.
 fn is_own(source: &Source, release: &Release) -> bool {
     let (named, moving) = suite_kind(&source.suite, &release.codename);
     let components = source.components.iter().all(|component| COMPONENTS.contains(&component.as_str()));
@@ -230,7 +230,7 @@ fn suite_kind(suite: &str, codename: &str) -> (bool, bool) {
     (of(codename), MOVING_SUITES.iter().any(|name| of(name)))
 }
 
-/// `http://host/debian`, `/debian-security`, `/ubuntu-ports`: archives are called after what they hold.
+/// `http://host/debian`, `/debian-security`, `/ubuntu-ports`: archives are named after their contents.
 fn path_names_family(source: &Source, release: &Release) -> bool {
     let path = source.uri.split_once("://").map_or("", |(_, rest)| rest).trim_end_matches('/');
     path.split_once('/')
@@ -282,7 +282,7 @@ fn parse_deb822(text: &str) -> Vec<Source> {
         } else if line.starts_with([' ', '\t']) {
             if let Some((_, value)) = stanza.last_mut() {
                 value.push('\n');
-                // A lone dot stands for an empty line.
+                // A lone dot is an empty line.
                 let line = line.trim();
                 value.push_str(if line == "." { "" } else { line });
             }

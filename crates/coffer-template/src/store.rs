@@ -1,4 +1,4 @@
-//! Where builds lie and how they appear: one rename, under a lock per template.
+//! Stores builds: each appears by one rename, under a lock per template.
 
 use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use coffer_core::clock::now_ms;
 use coffer_core::sync::Mutex;
 use rustix::fs::{FlockOperation, flock, fsync, syncfs};
 use tracing::warn;
@@ -21,8 +20,8 @@ pub(super) const DRAFT_PREFIX: &str = ".building-";
 const LOG: &str = "build.log";
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// Lists the layers that the sandboxes and snapshots of a node's data directory stand on, running or not. An error where
-/// that cannot be told for all of them.
+/// Lists the layers that the sandboxes and snapshots of a node's data directory use, running or not. Fails if
+/// that is unknown for any of them.
 pub type LayersOf = fn(&Path) -> io::Result<Vec<PathBuf>>;
 
 /// The templates of one host. Cheap to clone; a build by another process is seen at once.
@@ -30,19 +29,20 @@ pub type LayersOf = fn(&Path) -> io::Result<Vec<PathBuf>>;
 pub struct TemplateStore {
     directory: PathBuf,
     layers_of: LayersOf,
-    /// The newest builds, each with when its directory last changed: a build appears by one rename.
+    /// The newest builds, each with the modification time of its directory: a build appears by one rename.
     newest: Arc<Mutex<HashMap<String, (SystemTime, Template)>>>,
     /// Which build of `host` was last compared with the host's directories, and when.
     compared: Arc<Mutex<Option<(PathBuf, Instant)>>>,
 }
 
 impl TemplateStore {
-    /// Opens the store at `directory`, making it where it does not exist. A build that `layers_of` names is not removed.
+    /// Opens the store at `directory`, and creates it if it does not exist. Builds that `layers_of` names are
+    /// not deleted.
     pub fn open(directory: impl Into<PathBuf>, layers_of: LayersOf) -> io::Result<Self> {
         let directory = directory.into();
         DirBuilder::new().recursive(true).mode(0o755).create(&directory)?;
-        // Layers are named to the kernel later, from processes with other working directories, and
-        // compared with what other nodes call them.
+        // Use the canonical path: layers are passed to the kernel later, by processes with other working
+        // directories, and compared with other nodes' paths.
         let directory = directory.canonicalize()?;
         Ok(Self { directory, layers_of, newest: Arc::default(), compared: Arc::default() })
     }
@@ -50,7 +50,7 @@ impl TemplateStore {
     /// The newest usable build of `name`.
     pub fn get(&self, name: &str) -> Option<Template> {
         let known = || self.newest.lock();
-        // Before anything is read: a change meanwhile is then seen the next time.
+        // Before reading anything: a change meanwhile is then seen the next time.
         let changed = is_name(name).then(|| fs::metadata(self.directory.join(name)).ok()?.modified().ok());
         let changed = changed.flatten()?;
         if let Some((at, template)) = known().get(name)
@@ -60,7 +60,7 @@ impl TemplateStore {
         }
         let (manifest, directory) = self.newest(name)?;
         let template = manifest.into_template(&directory);
-        // A clock that ticks slowly could hide a second change, so a recent one is not relied on.
+        // A clock with coarse ticks could hide a second change, so a recent one is not trusted.
         if changed.elapsed().is_ok_and(|age| age > SETTLED) {
             known().insert(name.to_string(), (changed, template.clone()));
         }
@@ -74,7 +74,7 @@ impl TemplateStore {
         names.iter().filter_map(|name| self.get(name)).collect()
     }
 
-    /// Whether `compare` agrees, or did so a moment ago, of the build of `host` in this directory.
+    /// Whether `compare` accepts, or recently accepted, the build of `host` in this directory.
     pub(super) fn agrees(&self, build: &Path, compare: impl FnOnce() -> bool) -> bool {
         const LASTS: Duration = Duration::from_secs(5);
         let mut compared = self.compared.lock();
@@ -94,7 +94,7 @@ impl TemplateStore {
         (self.layers_of)(data_dir)
     }
 
-    /// What the tools of the last build of `name` said.
+    /// The log of the last build of `name`.
     pub(super) fn log_path(&self, name: &str) -> PathBuf {
         self.directory.join(name).join(LOG)
     }
@@ -127,8 +127,8 @@ impl TemplateStore {
         builds
     }
 
-    /// Takes the lock of `name` and starts an empty build. `waiting` is called when somebody else
-    /// holds the lock. What a killed build left is removed.
+    /// Takes the lock of `name` and starts an empty build. Calls `waiting` if another process holds the lock.
+    /// Remains of a killed build are removed.
     pub(super) fn draft(&self, name: &str, waiting: &mut dyn FnMut()) -> Result<Draft, BuildError> {
         let home = self.directory.join(name);
         let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o755).create(path);
@@ -161,16 +161,16 @@ impl TemplateStore {
     }
 }
 
-/// How long a build is meant to be used.
+/// How long a build must be usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Waits for the disk, which takes seconds beside a busy writer.
+    /// Syncs to disk, which takes seconds if another process writes much.
     AcrossReboots,
-    /// The build's fingerprint names the boot, so what a power cut damages is never used.
+    /// The build's fingerprint includes the boot, so a build damaged by a power cut is never used.
     UntilReboot,
 }
 
-/// A build under way. Removed on drop unless published.
+/// A build in progress. Removed on drop unless published.
 #[derive(Debug)]
 pub(super) struct Draft {
     store: TemplateStore,
@@ -187,7 +187,7 @@ impl Draft {
         &self.directory
     }
 
-    /// A manifest with this build's name and time and nothing else.
+    /// A manifest with only this build's name and time.
     pub(super) fn manifest(&self) -> Manifest {
         Manifest {
             format: manifest::FORMAT,
@@ -205,20 +205,20 @@ impl Draft {
         }
     }
 
-    /// A second handle on the lock. A child that holds it keeps the lock until it is dead too,
-    /// even when this process is killed: the next build never meets a living one.
+    /// A second handle on the lock. A child that holds it keeps the lock until it is dead too, even if this
+    /// process is killed: the next build never meets a running one.
     pub(super) fn share_lock(&self) -> io::Result<File> {
         self.lock.try_clone()
     }
 
-    /// Makes the build visible, complete, and lets go of older ones.
+    /// Makes the build visible, complete, and deletes older ones.
     pub(super) fn publish(self, mut manifest: Manifest, keep: Keep) -> Result<Template, BuildError> {
         manifest.size_bytes = size_of(&self.directory);
         let path = self.directory.join(manifest::FILE);
         fs::write(&path, manifest.to_json()).map_err(BuildError::file("write", &path))?;
         let open = |path: &Path| File::open(path).map_err(BuildError::file("open", path));
         if keep == Keep::AcrossReboots {
-            // Everything is on disk before the name is: a power cut leaves a whole build or none.
+            // Sync everything before the rename: a power cut leaves a whole build or none.
             syncfs(open(&self.directory)?)
                 .map_err(|errno| BuildError::file("sync", &self.directory)(errno.into()))?;
         }
@@ -243,7 +243,7 @@ impl Drop for Draft {
     }
 }
 
-/// Template names as the wire has them; no dots, so neither `..` nor our own files.
+/// Template names; without dots, so neither `..` nor our own files.
 fn is_name(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 128
@@ -261,7 +261,7 @@ fn entries(directory: &Path) -> Vec<String> {
     all_entries(directory).filter(|name| !name.starts_with('.')).collect()
 }
 
-/// Blocks used below `directory`; a hard link is counted by its share.
+/// Blocks used below `directory`; a hard link counts by its share.
 fn size_of(directory: &Path) -> u64 {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let sizes = entries.filter_map(|entry| {

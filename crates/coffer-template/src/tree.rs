@@ -1,5 +1,5 @@
-//! Writing files of a template: exact modes whatever the umask is, and always a new inode, so that
-//! a link that lies there already is replaced and never followed out of the tree.
+//! Writes files of a template: with exact modes whatever the umask, and always as a new inode, so that an
+//! existing link is replaced and never followed out of the tree.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::BuildError;
 
-/// The directory that becomes some sandbox's `/` or `/usr`.
+/// The directory that becomes a sandbox's `/` or `/usr`.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: PathBuf,
@@ -64,7 +64,7 @@ impl Tree {
         remove(&path).map_err(BuildError::file("remove", &path))
     }
 
-    /// Removes what is in the directory and leaves it. A missing one is fine.
+    /// Removes the contents of a directory. Succeeds if it does not exist.
     pub(super) fn empty(&self, path: &str) -> Result<(), BuildError> {
         let path = self.path(path);
         let entries = match fs::read_dir(&path) {
@@ -79,7 +79,7 @@ impl Tree {
     }
 }
 
-/// Removes a file, link or directory with all it holds; a missing one is fine.
+/// Removes a file, link or directory with its contents; succeeds if it does not exist.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),

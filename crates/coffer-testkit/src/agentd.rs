@@ -1,4 +1,4 @@
-//! As much of agentd as the server itself speaks to.
+//! The part of agentd that the server itself calls.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -23,15 +23,15 @@ use crate::guest::Guest;
 pub enum Manners {
     #[default]
     Good,
-    /// Takes connections and never answers.
+    /// Accepts connections and never answers.
     Deaf,
     /// Answers `/init` with a failure.
     Broken,
-    /// Answers `/init` with more than anybody should read.
+    /// Answers `/init` with a huge body.
     Endless,
-    /// Has run a command already.
+    /// Has already run a command.
     Talkative,
-    /// Answers questions for its journal with this.
+    /// Answers journal requests with this.
     Journal(&'static str),
     /// The same, `.0` times in a row.
     LongJournal(usize, &'static str),
@@ -68,12 +68,12 @@ impl FakeAgentd {
         Self { shared, _alive: Arc::new(stop.drop_guard()) }
     }
 
-    /// Puts something into its journal.
+    /// Adds a record to its journal.
     pub fn happen(&self, pid: u32, what: ProcessFact) {
         self.shared.journal.send_modify(|journal| journal.tell(pid, what));
     }
 
-    /// What the server said that it has.
+    /// The server's acknowledgements.
     pub fn acks(&self) -> Vec<JournalAck> {
         self.shared.journal.borrow().acks.clone()
     }
@@ -83,18 +83,18 @@ impl FakeAgentd {
         self.shared.frozen.send_replace(frozen);
     }
 
-    /// As if a server had told it whose it is.
+    /// As if a server had initialised it.
     pub fn tell(&self, sandbox: &str) {
         let env_vars = [("E2B_SANDBOX_ID".to_string(), sandbox.to_string())].into();
         self.shared.inits.lock().unwrap().push(Init { env_vars, ..Init::default() });
     }
 
-    /// What its clients use.
+    /// The part for clients.
     pub fn guest(&self) -> &Guest {
         &self.shared.guest
     }
 
-    /// What it was told by `/init`, each time.
+    /// The received `/init` requests.
     pub fn inits(&self) -> Vec<Init> {
         self.shared.inits.lock().unwrap().clone()
     }
@@ -173,7 +173,7 @@ async fn answer(
     Ok(response)
 }
 
-/// What happened, until the server has it.
+/// The journal, until the server acknowledges it.
 #[derive(Debug)]
 struct Journal {
     records: Vec<JournalRecord>,
@@ -197,7 +197,7 @@ impl Journal {
     }
 
     fn tell(&mut self, pid: u32, what: ProcessFact) {
-        // Far in the future: the server has a clock of its own.
+        // Far in the future: the server must not trust this clock.
         self.records.push(JournalRecord { offset: self.next, time_ms: 4_000_000_000_000, pid, what });
         self.next += 1;
     }

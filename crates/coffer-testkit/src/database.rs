@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::postgres::Server;
 
-/// Which database [`TestDatabase::chosen`] makes.
+/// Selects the database of [`TestDatabase::chosen`].
 const CHOICE: &str = "COFFER_TEST_DATABASE";
 
 /// An empty database, for one test.
 #[derive(Debug, Clone)]
 pub struct TestDatabase {
     pub url: String,
-    /// Where the database keeps its files.
+    /// The directory of the database's files.
     pub files: PathBuf,
     /// Held for its `Drop`.
     _directory: Option<Arc<TempDir>>,
@@ -30,13 +30,13 @@ impl TestDatabase {
         Self { url, files: directory.path().to_path_buf(), _directory: Some(Arc::new(directory)) }
     }
 
-    /// One on the PostgreSQL of this process; `None` where PostgreSQL is not installed.
+    /// One on this process's PostgreSQL; `None` if PostgreSQL is not installed.
     pub async fn postgres() -> Option<Self> {
         let server = Server::running()?;
         Some(Self { url: server.create_database().await, files: server.data(), _directory: None })
     }
 
-    /// What `COFFER_TEST_DATABASE` says: `postgres`, or SQLite by default.
+    /// The database that `COFFER_TEST_DATABASE` names: `postgres`, or SQLite by default.
     pub async fn chosen() -> Self {
         match std::env::var(CHOICE).as_deref() {
             Ok("postgres") => Self::postgres().await.expect("PostgreSQL was asked for and is not installed"),
@@ -55,20 +55,21 @@ impl TestDatabase {
         KeySource::Given { current: MasterKey::parse(text).unwrap(), previous: Vec::new() }
     }
 
-    /// A connection past the store, to look or meddle.
+    /// A direct connection, to inspect or change rows.
     pub async fn connect(&self) -> sqlx::AnyConnection {
         sqlx::any::install_default_drivers();
         sqlx::AnyConnection::connect(&self.url.replacen("sqlite:", "sqlite://", 1)).await.unwrap()
     }
 
-    /// Meddles with what the store has written.
+    /// Changes rows behind the store's back.
     pub async fn execute(&self, sql: &'static str) {
         sqlx::query(sql).execute(&mut self.connect().await).await.unwrap();
     }
 
-    /// Whether any file of the database holds `text`.
+    /// Whether any file of the database contains `text`.
     pub fn holds_on_disk(&self, text: &str) -> bool {
-        // PostgreSQL removes files while grep looks for them, for other tests too: then grep fails, and looks again.
+        // PostgreSQL removes files while grep reads them, also for other tests: then grep fails, and is run
+        // again.
         let mut code = None;
         for _ in 0..50 {
             let grep = Command::new("grep")
@@ -89,7 +90,7 @@ impl TestDatabase {
 
     /// Runs every other test of this test binary again, on PostgreSQL: to be called by a test named `itself`.
     ///
-    /// So a suite that makes its databases with [`TestDatabase::chosen`] runs on both, from one body and
+    /// So a suite that creates its databases with [`TestDatabase::chosen`] runs on both, from one body and
     /// one compilation.
     pub fn run_suite_on_postgres(itself: &str) {
         if std::env::var_os(CHOICE).is_some() || !Server::is_installed() {
@@ -104,7 +105,7 @@ impl TestDatabase {
     }
 }
 
-/// Makes of each body two tests, `sqlite::<name>` and `postgres::<name>`.
+/// Generates two tests of each body, `sqlite::<name>` and `postgres::<name>`.
 #[macro_export]
 macro_rules! on_both {
     ($(

@@ -1,5 +1,5 @@
-//! An engine without a kernel: sandboxes are Unix sockets with a small agentd behind each. It keeps the contract that all
-//! engines keep ([`engine_contract`](crate::engine_contract)), and can be told to fail.
+//! An engine without a kernel: sandboxes are Unix sockets with a small agentd behind each. It passes the
+//! contract of all engines ([`engine_contract`](crate::engine_contract)), and can be told to fail.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::agentd::{FakeAgentd, Manners};
 
-/// What the server may ask an engine to do to a sandbox.
+/// An operation that the server requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
     Create,
@@ -38,7 +38,7 @@ pub struct FakeEngine {
     dir: PathBuf,
     inner: Mutex<Inner>,
     notices: broadcast::Sender<EngineNotice>,
-    /// Operations that wait until they are let go.
+    /// Operations that wait until they are released.
     held: watch::Sender<Vec<Op>>,
 }
 
@@ -52,20 +52,20 @@ struct Inner {
     refusals: HashMap<SandboxId, Vec<Refusal>>,
     orphans: Vec<Orphan>,
     snapshots: HashMap<SnapshotId, SnapshotInfo>,
-    /// What was to be made, in order.
+    /// The requested sandboxes, in order.
     orders: Vec<CreateSandbox>,
-    /// Fail the next calls, one each.
+    /// Errors for the next calls, one each.
     failing_next: HashMap<Op, Vec<EngineError>>,
     keeps_memory: bool,
-    /// Those that the host is still at.
+    /// Sandboxes that the host is still changing.
     changing: HashSet<SandboxId>,
-    /// How large they are.
+    /// The size of new snapshots.
     snapshot_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Sandbox {
-    /// What was asked for.
+    /// The requested sandbox.
     spec: CreateSandbox,
     run: RunState,
     placement: Placement,
@@ -98,17 +98,17 @@ impl FakeEngine {
         };
     }
 
-    /// The next call of `op` fails, and those after it do not.
+    /// The next call of `op` fails, later ones do not.
     pub fn fail_next(&self, op: Op, error: EngineError) {
         self.inner.lock().unwrap().failing_next.entry(op).or_default().push(error);
     }
 
-    /// Can save memory from now on. A server hears of it when it compares.
+    /// Lets it save memory from now on. A server notices at the next reconciliation.
     pub fn keep_memory(&self) {
         self.inner.lock().unwrap().keeps_memory = true;
     }
 
-    /// Puts a sandbox's processes on disk behind the server's back.
+    /// Saves a sandbox's processes to disk behind the server's back.
     pub fn hibernate_now(&self, id: SandboxId) {
         self.change(id, &[RunState::Running], put_to_sleep).unwrap();
     }
@@ -117,29 +117,29 @@ impl FakeEngine {
         self.inner.lock().unwrap().snapshot_bytes = bytes;
     }
 
-    /// The snapshots that it has.
+    /// The ids of its snapshots.
     pub fn snapshot_ids(&self) -> Vec<SnapshotId> {
         self.inner.lock().unwrap().snapshots.keys().copied().collect()
     }
 
-    /// Has a snapshot that the server knows nothing of.
+    /// Adds a snapshot that the server does not know.
     pub fn plant_snapshot(&self, of: SandboxId, snapshot: SnapshotId) {
         let made = info(of, snapshot, template("host"), false, 4096);
         self.inner.lock().unwrap().snapshots.insert(snapshot, made);
     }
 
-    /// What the server wanted for a sandbox.
+    /// The request for a sandbox.
     pub fn order(&self, id: SandboxId) -> CreateSandbox {
         let inner = self.inner.lock().unwrap();
         inner.orders.iter().find(|order| order.sandbox == id).expect("an order").clone()
     }
 
-    /// How the agents of sandboxes made from now on behave.
+    /// Sets how the agentds of new sandboxes behave.
     pub fn set_manners(&self, manners: Manners) {
         self.inner.lock().unwrap().manners = manners;
     }
 
-    /// What the server asked for, in order.
+    /// The server's calls, in order.
     pub fn asked(&self) -> Vec<(Op, SandboxId)> {
         self.inner.lock().unwrap().asked.clone()
     }
@@ -162,7 +162,7 @@ impl FakeEngine {
         self.inner.lock().unwrap().sandboxes.get(&id).map(|sandbox| sandbox.run.clone())
     }
 
-    /// Changes what the engine has behind the server's back.
+    /// Changes the engine's state behind the server's back.
     pub fn tamper(&self, id: SandboxId, run: RunState) {
         let mut inner = self.inner.lock().unwrap();
         let sandbox = inner.sandboxes.get_mut(&id).expect("a sandbox to tamper with");
@@ -180,7 +180,7 @@ impl FakeEngine {
         self.inner.lock().unwrap().sandboxes.remove(&id);
     }
 
-    /// Has a sandbox that the server knows nothing of.
+    /// Adds a sandbox that the server does not know.
     pub async fn plant(&self) -> SandboxId {
         let spec = CreateSandbox {
             sandbox: SandboxId::generate(),
@@ -195,19 +195,19 @@ impl FakeEngine {
         spec.sandbox
     }
 
-    /// Tells from now on that it found this without an owner when it started.
+    /// Reports from now on that it removed this orphan when it started.
     pub fn tell_of_orphan(&self, name: &str) {
         let orphan = Orphan { name: name.to_string(), had: vec!["files".into()] };
         self.inner.lock().unwrap().orphans.push(orphan);
     }
 
-    /// Ends a sandbox's first process and tells the server.
+    /// Ends a sandbox's first process and notifies the server.
     pub fn die(&self, id: SandboxId, cause: DeathCause) {
         self.tamper(id, RunState::Dead { cause: cause.clone() });
         let _ = self.notices.send(EngineNotice::Died { sandbox: id, cause });
     }
 
-    /// Whether it is being changed, as it is by what an earlier server asked for.
+    /// Sets whether it is being changed, as by a request of an earlier server.
     pub fn set_changing(&self, id: SandboxId, changing: bool) {
         let all = &mut self.inner.lock().unwrap().changing;
         if changing {
@@ -217,22 +217,22 @@ impl FakeEngine {
         };
     }
 
-    /// Ends a sandbox's first process and tells nobody.
+    /// Ends a sandbox's first process without a notification.
     pub fn die_silently(&self, id: SandboxId) {
         self.inner.lock().unwrap().sandboxes.get_mut(&id).expect("a sandbox").agentd = None;
     }
 
-    /// Makes the engine believe something else, as one that has forgotten would.
+    /// Replaces the engine's policy, as if it had lost the real one.
     pub fn set_policy(&self, id: SandboxId, policy: Policy) {
         self.inner.lock().unwrap().policies.insert(id, policy);
     }
 
-    /// Whose share its connections count in.
+    /// The project whose share its connections count against.
     pub fn project(&self, id: SandboxId) -> Option<ProjectId> {
         self.inner.lock().unwrap().policies[&id].project()
     }
 
-    /// What a sandbox may reach, as the server last asked for; without whose it is.
+    /// The policy that the server last set; without the project.
     pub fn policy(&self, id: SandboxId) -> Policy {
         let told = self.inner.lock().unwrap().policies[&id].clone();
         let mut written = serde_json::to_value(told).unwrap();
@@ -240,12 +240,12 @@ impl FakeEngine {
         serde_json::from_value(written).unwrap()
     }
 
-    /// Refuses a sandbox a connection.
+    /// Records a refused connection of a sandbox.
     pub fn refuse(&self, id: SandboxId, address: &str, rule: &str) {
         self.refuse_named(id, None, address, rule);
     }
 
-    /// The same of a connection that was opened by name.
+    /// The same for a connection by name.
     pub fn refuse_named(&self, id: SandboxId, name: Option<&str>, address: &str, rule: &str) {
         let mut inner = self.inner.lock().unwrap();
         let kept = inner.refusals.entry(id).or_default();
@@ -260,7 +260,7 @@ impl FakeEngine {
         });
     }
 
-    /// Forgets what was refused, as a new egress does.
+    /// Drops the refusals, as a new egress does.
     pub fn forget_refusals(&self) {
         self.inner.lock().unwrap().refusals.clear();
     }
@@ -305,7 +305,7 @@ impl FakeEngine {
     }
 
     fn boot(&self, id: SandboxId, manners: Manners) -> (PathBuf, FakeAgentd) {
-        // Short: a socket's path has little room.
+        // Short: the path of a socket is limited.
         let text = id.to_string();
         let socket = self.dir.join(format!("{}.sock", &text[text.len() - 12..]));
         let _ = std::fs::remove_file(&socket);
@@ -347,7 +347,7 @@ fn lacking() -> EngineError {
     EngineError::Unsupported(LACKS.into())
 }
 
-/// Why a fake that keeps no memory does not.
+/// The reason of a fake that cannot save memory.
 pub const LACKS: &str = "a fake has no memory";
 
 fn template(name: &str) -> TemplateInfo {
@@ -439,7 +439,7 @@ impl Engine for FakeEngine {
 
     async fn thaw(&self, id: SandboxId) -> Result<(), EngineError> {
         self.ask(Op::Thaw, id).await?;
-        // One that runs is fine.
+        // A running one is allowed.
         self.change(id, &[RunState::Frozen, RunState::Running], |sandbox| {
             let was_frozen = std::mem::replace(&mut sandbox.run, RunState::Running) == RunState::Frozen;
             if let Some(agentd) = sandbox.agentd.as_ref().filter(|_| was_frozen) {

@@ -1,9 +1,9 @@
-//! What every engine does, whatever it makes sandboxes of: tests that run on the fake and on the real node, and that a
-//! new engine has to pass.
+//! The contract of every engine: tests that run on the fake and on the real node, and that a new engine has
+//! to pass.
 //!
-//! An engine's own tests implement [`Subject`] and run each of [`CASES`] on a fresh one. Cases ask only by
-//! [`Engine`]; they say nothing of what is inside a sandbox, except that its agentd can be connected to while it runs.
-//! What an engine declares that it cannot do is a case too: it refuses with
+//! An engine's own tests implement [`Subject`] and run each of [`CASES`] on a fresh one. Cases use only
+//! [`Engine`]; they assume nothing about the inside of a sandbox, except that its agentd can be connected to
+//! while it runs. Missing capabilities are cases too: the engine refuses with
 //! [`Unsupported`](EngineError::Unsupported), and nothing has changed.
 
 use std::pin::Pin;
@@ -20,13 +20,13 @@ use futures_util::future::join_all;
 pub trait Subject: Send + Sync {
     fn engine(&self) -> &dyn Engine;
 
-    /// The size of sandboxes that it can make a few of.
+    /// The size of sandboxes of which it can create a few.
     fn limits(&self) -> Limits;
 
     /// Waits until the agentd of a sandbox has answered, as a server does before it uses one.
     async fn wait_until_ready(&self, _placement: &Placement) {}
 
-    /// Has the first process of a running sandbox end unasked.
+    /// Makes the first process of a running sandbox end by itself.
     async fn end_first_process(&self, sandbox: SandboxId, placement: &Placement);
 }
 
@@ -40,7 +40,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Panics where the engine breaks the rule.
+    /// Panics if the engine breaks the rule.
     pub async fn run(&self, subject: &dyn Subject) {
         (self.run)(subject).await;
     }
@@ -72,7 +72,7 @@ cases![
     requests_at_once_do_not_mix,
 ];
 
-/// The subject, with words for what all cases do.
+/// The subject, with helpers for all cases.
 #[derive(Clone, Copy)]
 struct Asking<'a>(&'a dyn Subject);
 
@@ -100,7 +100,7 @@ impl Asking<'_> {
         (spec.sandbox, placement)
     }
 
-    /// Its state as listed; nothing where it is not.
+    /// Its listed state; `None` if it is not listed.
     async fn run(&self, sandbox: SandboxId) -> Option<RunState> {
         let listed = self.engine().list().await.unwrap();
         listed.into_iter().find(|status| status.sandbox == sandbox).map(|status| status.run)
@@ -115,7 +115,7 @@ impl Asking<'_> {
         assert_eq!(self.run(sandbox).await, None, "a destroyed sandbox is not listed");
     }
 
-    /// A snapshot of files; nothing where the engine makes none, and says so.
+    /// A snapshot of files; `None` if the engine declares that it cannot.
     async fn snapshot(&self, sandbox: SandboxId) -> Option<SnapshotInfo> {
         match self.engine().snapshot(sandbox, SnapshotId::generate(), Memory::Without).await {
             Ok(made) => Some(made),
@@ -168,7 +168,7 @@ async fn a_new_sandbox_runs_and_answers(asking: Asking<'_>) {
     asking.engine().set_network(id, &Policy::default()).await.unwrap();
     match asking.engine().refusals(id, 0).await {
         Ok(refusals) => assert_eq!(refusals.refusals, []),
-        // Who judges connections may be away, as egress is from a node without one.
+        // The part that judges connections may be away, as egress is from a node without one.
         Err(error) => assert!(error.is_away(), "{error}"),
     }
     asking.destroy(id).await;
@@ -179,11 +179,11 @@ async fn creating_again_gives_the_same_answer(asking: Asking<'_>) {
     let placement = asking.engine().create(&spec).await.unwrap();
     assert_eq!(asking.engine().create(&spec).await.unwrap(), placement);
     expect_answer(&placement).await;
-    // The id says which sandbox it is, and that one is another.
+    // The id identifies the sandbox, and this request is for a different one.
     let other = CreateSandbox { hostname: "another".into(), ..spec.clone() };
     expect_wrong_state(asking.engine().create(&other).await);
     assert_eq!(asking.engine().list().await.unwrap().len(), 1);
-    // One that was made and stopped since is not what is asked for.
+    // A sandbox that was stopped since is not the requested one.
     asking.engine().stop(spec.sandbox).await.unwrap();
     expect_wrong_state(asking.engine().create(&spec).await);
     asking.destroy(spec.sandbox).await;
@@ -229,7 +229,7 @@ async fn unknown_ids_are_told(asking: Asking<'_>) {
         matches!(hibernated, Err(EngineError::UnknownSandbox | EngineError::Unsupported(_))),
         "{hibernated:?}"
     );
-    // What should not be there is not.
+    // A sandbox that should not exist does not.
     engine.destroy(nobody).await.unwrap();
     engine.delete_snapshot(nothing).await.unwrap();
 }
@@ -309,7 +309,7 @@ async fn a_snapshot_leaves_its_source_as_it_was(asking: Asking<'_>) {
     assert_eq!((made.sandbox, made.memory, made.memory_bytes), (id, false, 0));
     asking.expect_run(id, RunState::Running).await;
     expect_answer(&placement).await;
-    // The id says which snapshot it is.
+    // The id identifies the snapshot.
     let again = asking.engine().snapshot(id, made.snapshot, Memory::Without).await.unwrap();
     assert_eq!(again, made);
     let (other, _) = asking.create().await;
@@ -324,7 +324,7 @@ async fn a_snapshot_leaves_its_source_as_it_was(asking: Asking<'_>) {
     expected.sort();
     assert_eq!(listed, expected);
     asking.destroy(id).await;
-    // Its answer does not need its source.
+    // The answer does not need the source.
     let again = asking.engine().snapshot(id, made.snapshot, Memory::Without).await.unwrap();
     assert_eq!(again, made);
 }
@@ -357,7 +357,7 @@ async fn a_rollback_ends_in_running(asking: Asking<'_>) {
     let placement = asking.engine().rollback(id, made.snapshot, Memory::Without).await.unwrap();
     expect_answer(&placement).await;
     asking.expect_run(id, RunState::Running).await;
-    // A snapshot that is not there changes nothing.
+    // An unknown snapshot changes nothing.
     expect_unknown_snapshot(asking.engine().rollback(id, SnapshotId::generate(), Memory::Without).await);
     asking.expect_run(id, RunState::Running).await;
     expect_answer(&placement).await;
@@ -417,7 +417,7 @@ async fn requests_at_once_do_not_mix(asking: Asking<'_>) {
     for placement in join_all(creating).await {
         assert!(sockets.insert(placement.unwrap().socket), "each has a socket of its own");
     }
-    // The same sandbox twice: once is enough, and both hear so.
+    // The same sandbox twice: once is enough, and both calls succeed.
     let stopping = specs.iter().chain(&specs).map(|spec| asking.engine().stop(spec.sandbox));
     for stopped in join_all(stopping).await {
         stopped.unwrap();

@@ -1,4 +1,4 @@
-//! The part of agentd that clients of a sandbox use: processes that only pretend, and files in memory.
+//! The part of agentd that clients of a sandbox use: fake processes, and files in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -25,19 +25,19 @@ use tokio::sync::watch;
 
 type Reply = Response<Full<Bytes>>;
 
-/// What a client did to this sandbox.
+/// Records what clients did to this sandbox.
 #[derive(Debug, Default)]
 pub struct Guest {
     pub starts: Mutex<Vec<(StartRequest, Option<String>)>>,
     pub signals: Mutex<Vec<SendSignalRequest>>,
-    /// Contents by path; none for a directory.
+    /// Contents by path; `None` for a directory.
     pub files: Mutex<BTreeMap<String, Option<Bytes>>>,
     pub stdin: watch::Sender<Bytes>,
     living: Mutex<Vec<ProcessInfo>>,
 }
 
 impl Guest {
-    /// Answers what is a client's to ask; nothing for the rest.
+    /// Answers clients' requests; `None` for others.
     pub async fn answer(&self, parts: &Parts, body: &Bytes) -> Option<Reply> {
         let query = parts.uri.query().unwrap_or_default();
         Some(match (&parts.method, parts.uri.path()) {
@@ -79,7 +79,7 @@ impl Guest {
                     format!("{}/", ListDirRequest::decode(&body[..]).unwrap().path.trim_end_matches('/'));
                 let files = self.files.lock().unwrap();
                 let inside = files.iter().filter(|(path, _)| path.starts_with(&under));
-                // Backwards: nobody is promised an order.
+                // Backwards: the order is not guaranteed.
                 let entries = inside.rev().map(|(path, contents)| entry(path, contents)).collect();
                 proto(&ListDirResponse { entries })
             }
@@ -109,7 +109,7 @@ impl Guest {
         })
     }
 
-    /// Pretends to run a command; what it does is in its last word.
+    /// Pretends to run a command; its last word says what it does.
     async fn start(&self, parts: &Parts, body: &Bytes) -> Reply {
         let request = StartRequest::decode(&body[5..]).unwrap();
         let header = |name: &str| parts.headers.get(name).map(|value| value.to_str().unwrap().to_string());
@@ -139,7 +139,7 @@ impl Guest {
                 let info = ProcessInfo { config: request.process, pid: 77, tag: request.tag };
                 self.living.lock().unwrap().push(info);
                 body.extend(frame(2, br#"{"error":{"code":"deadline_exceeded","message":"late"}}"#));
-                // As if its kill took a moment.
+                // As if the kill took a moment.
                 return stream(body);
             }
             ("nowhere", _) => {
@@ -154,7 +154,7 @@ impl Guest {
         stream(body)
     }
 
-    /// Processes that were killed are gone now.
+    /// Removes killed processes.
     pub fn bury(&self) {
         self.living.lock().unwrap().clear();
     }
@@ -197,7 +197,7 @@ fn entry(path: &str, contents: &Option<Bytes>) -> EntryInfo {
     }
 }
 
-/// The path that a query of agentd's names.
+/// The path in a query of agentd.
 fn path(query: &str) -> String {
     let text = query.split('&').find_map(|pair| pair.strip_prefix("path=")).unwrap();
     percent_encoding::percent_decode_str(text).decode_utf8().unwrap().into_owned()

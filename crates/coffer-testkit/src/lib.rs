@@ -1,4 +1,4 @@
-//! What tests of several crates share. A dev-dependency only.
+//! Shared test code of several crates. A dev-dependency only.
 //!
 //! - [`TestDatabase`]: a fresh database of either kind.
 //! - [`engine`]: an engine without a kernel; [`agentd`] and [`guest`] are what answers in its sandboxes.

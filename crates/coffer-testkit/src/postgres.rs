@@ -1,7 +1,7 @@
-//! A PostgreSQL of the tests' own.
+//! The tests' own PostgreSQL.
 //!
 //! It runs as an unprivileged user (it refuses root), listens only on a Unix socket in its temporary
-//! directory, is shared by the tests of one process, and ends with that process, however that ends.
+//! directory, is shared by the tests of one process, and ends with that process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::chown;
@@ -15,8 +15,8 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 static RUNNING: OnceLock<Option<Server>> = OnceLock::new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// Starts the server and waits for the end of its input, which comes with the end of the tests' process.
-/// Then it has the server stop (SIGINT: end all sessions and leave) and removes what it left.
+/// Starts the server and waits for the end of its input, which comes with the end of the tests' process. Then
+/// it stops the server (SIGINT: end all sessions and exit) and removes its files.
 const KEEPER: &str = r#"
     trap '' INT TERM HUP
     "$1" -D "$2/data" -k "$2" -c listen_addresses= -c max_connections=600 -c fsync=off \
@@ -30,12 +30,12 @@ const KEEPER: &str = r#"
 #[derive(Debug)]
 pub(crate) struct Server {
     directory: PathBuf,
-    /// Its input is open as long as this process lives.
+    /// Its input is open as long as this process runs.
     _keeper: Child,
 }
 
 impl Server {
-    /// The server of this process, started if need be; `None` where there is no PostgreSQL.
+    /// The server of this process, started if needed; `None` if PostgreSQL is not installed.
     pub(crate) fn running() -> Option<&'static Self> {
         if !Self::is_installed() {
             return None;
@@ -43,7 +43,7 @@ impl Server {
         RUNNING.get_or_init(|| binaries().map(|binaries| Self::start(&binaries))).as_ref()
     }
 
-    /// Says so where it is not.
+    /// Checks for PostgreSQL, and prints a message if it is missing.
     pub(crate) fn is_installed() -> bool {
         let installed = binaries().is_some();
         if !installed {
@@ -56,7 +56,7 @@ impl Server {
 
     fn start(binaries: &Path) -> Self {
         let owner = unprivileged_owner();
-        // In /tmp: the owner must be able to reach it, and a socket's path is short.
+        // In /tmp: the owner must be able to reach it, and the path of a socket is short.
         let directory = tempfile::Builder::new().prefix("coffer-pg-").tempdir_in("/tmp").unwrap();
         if let Some((uid, gid)) = owner {
             chown(directory.path(), Some(uid), Some(gid)).unwrap();
@@ -86,7 +86,7 @@ impl Server {
             let read = log.read_line(&mut line).unwrap();
             assert!(read > 0, "postgres ended before it was ready; its words are above");
         }
-        // Its log goes on and must be read, or it would block on a full pipe.
+        // Keep reading its log, or it would block on a full pipe.
         std::thread::spawn(move || log.read_to_end(&mut Vec::new()));
         Self { directory: directory.keep(), _keeper: keeper }
     }
@@ -119,7 +119,7 @@ fn binaries() -> Option<PathBuf> {
     found.pop()
 }
 
-/// Whom to run as when we are root.
+/// The user to run as if we are root.
 fn unprivileged_owner() -> Option<(u32, u32)> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -145,7 +145,7 @@ fn as_owner(owner: Option<(u32, u32)>, program: &Path) -> Command {
     in_root(command)
 }
 
-/// Where any user can stay.
+/// Uses a working directory that any user can access.
 fn in_root(mut command: Command) -> Command {
     command.current_dir("/");
     command

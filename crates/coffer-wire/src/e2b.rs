@@ -1,12 +1,12 @@
 //! E2B's REST API: the bodies of requests and responses, as both generations of SDKs send them.
 //!
-//! Field names are the wire's. What a client may leave out or send as `null` is an `Option`;
-//! unknown fields are ignored, as E2B does. Nothing here is checked beyond its type.
+//! Field names are the wire's. A field that clients may leave out or send as `null` is an `Option`; unknown
+//! fields are ignored, as E2B does. Nothing here is checked beyond its type.
 
 use std::collections::BTreeMap;
 
 use coffer_core::network::Policy;
-/// Network settings, which core reads: rows of 0.1.0 have them in this form.
+/// Network settings, which core parses: rows of 0.1.0 have them in this form.
 pub use coffer_core::network::{
     E2bProxy as EgressProxy, E2bProxyTls as EgressProxyTls, E2bRule as NetworkRule, E2bSettings as Network,
     E2bTransform as NetworkTransform,
@@ -14,7 +14,7 @@ pub use coffer_core::network::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The body of every refusal. `code` equals the HTTP status: SDKs read the one or the other.
+/// The body of every refusal. `code` equals the HTTP status: SDKs read one or the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
     pub code: u16,
@@ -34,7 +34,7 @@ pub struct NewSandbox {
     pub auto_pause: Option<bool>,
     pub auto_pause_memory: Option<bool>,
     pub auto_resume: Option<AutoResume>,
-    /// Only the first generation asks; the second is always secured.
+    /// Only the first generation has it; the second is always secured.
     pub secure: Option<bool>,
     #[serde(rename = "allow_internet_access")]
     pub allow_internet_access: Option<bool>,
@@ -71,7 +71,7 @@ pub struct VolumeMount {
     pub path: String,
 }
 
-/// `PUT /sandboxes/{id}/network`: replaces what a sandbox may reach; what is left out is cleared.
+/// `PUT /sandboxes/{id}/network`: replaces the network settings; fields that are left out are cleared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkUpdate {
@@ -129,7 +129,7 @@ pub struct SnapshotRequest {
     pub memory: Option<bool>,
 }
 
-/// A snapshot, by what a create takes as its template.
+/// A snapshot, by the id that a create takes as its template.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     #[serde(rename = "snapshotID")]
@@ -144,7 +144,7 @@ pub struct ForkRequest {
     pub count: Option<i64>,
 }
 
-/// What became of one child of a fork.
+/// The result of one fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ForkResult {
@@ -171,7 +171,7 @@ pub struct Sandbox {
     pub domain: Option<String>,
 }
 
-/// What E2B tells of a sandbox's state.
+/// E2B's states of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -242,7 +242,7 @@ pub enum PauseMode {
     Filesystem,
 }
 
-/// One sample of what a sandbox used.
+/// One sample of a sandbox's resource usage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metric {

@@ -6,8 +6,8 @@
 //! the node writes by [`send`], egress reads by [`receive`]. Replies carry none, and are read and written
 //! by [`read_frame`](crate::node::read_frame) and [`write_frame`](crate::node::write_frame).
 //!
-//! The first request is [`Request::Hello`]. One node at a time: a new connection is a new node, and ends
-//! the one before. A frame that cannot be read ends the connection; sandboxes are served on.
+//! The first request is [`Request::Hello`]. One node at a time: a new connection is a new node, and ends the
+//! previous one. A malformed frame ends the connection; sandboxes are still served.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -24,14 +24,14 @@ use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// Raised whenever a frame's meaning changes.
+/// Raised whenever the meaning of a frame changes.
 pub const PROTOCOL: u32 = 1;
 
-/// What an [`Request::Add`] brings, in this order: on IPv4 and, where the sandbox has it, on IPv6 each
-/// a TCP listener for connections; then likewise UDP sockets for questions; then TCP listeners for them.
+/// The descriptors of a [`Request::Add`], in this order: for IPv4 and, if the sandbox has it, IPv6 a TCP
+/// listener for connections; then likewise UDP sockets for DNS; then TCP listeners for DNS.
 pub const MOST_DESCRIPTORS: usize = 6;
 
-/// No request is longer; a policy with both its lists full stays below.
+/// The longest request; a policy with both lists full is shorter.
 const LONGEST_REQUEST: usize = 1024 * 1024;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS));
@@ -54,21 +54,21 @@ pub enum Request {
     Hello {
         protocol: u32,
     },
-    /// Begins to serve a sandbox. Of one that is served already only the policy is replaced, and the
-    /// descriptors are closed.
+    /// Starts serving a sandbox. If it is already served, only the policy is replaced, and the descriptors
+    /// are closed.
     Add {
         sandbox: SandboxId,
         policy: Policy,
-        /// How many descriptors there are of each kind.
+        /// How many descriptors of each kind there are.
         tcp: usize,
         dns_udp: usize,
         dns_tcp: usize,
     },
-    /// Unknown ids are fine.
+    /// Unknown ids are allowed.
     Remove {
         sandbox: SandboxId,
     },
-    /// When it is answered, no connection is open or will be opened that the policy forbids.
+    /// After the answer, no connection that the policy forbids is open or will be opened.
     ReplacePolicy {
         sandbox: SandboxId,
         policy: Policy,
@@ -77,7 +77,7 @@ pub enum Request {
         sandbox: SandboxId,
         after: u64,
     },
-    /// What each sandbox has used; also tells who is served.
+    /// The traffic of each sandbox; also lists the served sandboxes.
     Traffic,
 }
 
@@ -88,7 +88,7 @@ pub enum Reply {
         protocol: u32,
     },
     Done,
-    /// So many open connections the new policy cut.
+    /// How many open connections the new policy cut.
     Replaced {
         cut: usize,
     },
@@ -111,13 +111,14 @@ pub struct EgressError {
 pub enum EgressErrorCode {
     ProtocolMismatch,
     UnknownSandbox,
-    /// The descriptors are not what the request says.
+    /// The descriptors do not match the request.
     BadDescriptors,
-    /// As many sandboxes as there are descriptors for.
+    /// The limit of sandboxes is reached.
     NoCapacity,
 }
 
-/// Writes one frame, with descriptors on its first byte. Dropped half-way it leaves the stream useless.
+/// Writes one frame, with descriptors on its first byte. Not cancel-safe: a dropped call leaves the stream
+/// unusable.
 pub async fn send<T: Serialize>(
     stream: &UnixStream,
     frame: &T,
@@ -139,8 +140,8 @@ pub async fn send<T: Serialize>(
     Ok(())
 }
 
-/// Reads one frame and what came with its first byte; `None` at the end of the stream. Descriptors that
-/// came anywhere else are closed unseen. Dropped half-way it leaves the stream useless.
+/// Reads one frame and the descriptors of its first byte; `None` at the end of the stream. Descriptors at
+/// other places are closed. Not cancel-safe: a dropped call leaves the stream unusable.
 pub async fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut length = [0; 4];
     let (mut read, descriptors) =
@@ -260,7 +261,7 @@ mod tests {
         drop(writer);
         let (_, descriptors) = receive::<ToEgress>(&right).await.unwrap().unwrap();
         assert!(descriptors.is_empty());
-        // Ends only because nobody holds the other end.
+        // Ends only because no other process holds the other end.
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     }
 

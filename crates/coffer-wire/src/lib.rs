@@ -1,9 +1,9 @@
-//! What goes over a wire between Cofferdam's parts, and to its clients.
+//! The wire formats between Cofferdam's parts, and to its clients.
 //!
 //! - [`node`]: the server's RPC to a node, with its framing.
-//! - [`rpc`]: the asking side that both RPCs below share.
+//! - [`rpc`]: the client side that both RPCs share.
 //! - [`egress`]: the node's RPC to egress, with sockets as descriptors.
-//! - [`agentd`]: what the server tells the daemon inside a sandbox, beside E2B's envd protocol.
+//! - [`agentd`]: the server's control routes of agentd, in addition to E2B's envd protocol.
 //! - `envd` (feature of that name): the messages of E2B's protocol to agentd, generated.
 //! - [`e2b`]: E2B's REST API, as clients speak it to the server.
 //! - [`lfs`]: Git LFS's batch API, as clients speak it to the server and to the git gate.

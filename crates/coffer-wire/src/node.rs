@@ -13,17 +13,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Raised whenever a frame's meaning changes.
+/// Raised whenever the meaning of a frame changes.
 pub const PROTOCOL: u32 = 1;
 
-/// No frame is longer; ten thousand sandboxes' stats fit.
+/// The longest frame; ten thousand sandboxes' stats fit.
 const LONGEST_FRAME: usize = 16 * 1024 * 1024;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ToNode {
     pub id: u64,
     pub request: Request,
-    /// The request to the server on whose behalf this is, for logs.
+    /// The id of the client's request that caused this one, for logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }
@@ -41,9 +41,9 @@ pub enum Request {
     Hello {
         protocol: u32,
     },
-    /// Makes a sandbox and starts its agentd. Repeating it for the same id gives the same answer.
+    /// Creates a sandbox and starts its agentd. Idempotent by id.
     Create(CreateSandbox),
-    /// Ends all processes and gives everything back. Unknown ids are fine.
+    /// Ends all processes and releases all resources. Unknown ids are allowed.
     Destroy {
         sandbox: SandboxId,
     },
@@ -58,49 +58,47 @@ pub enum Request {
     Stop {
         sandbox: SandboxId,
     },
-    /// Boots a stopped sandbox on its files, restores a hibernated one.
+    /// Boots a stopped sandbox on its files, or restores a hibernated one.
     Start {
         sandbox: SandboxId,
-        /// Cold boots a hibernated one too; what its memory held is lost.
+        /// Cold boots a hibernated one too, which discards its memory.
         #[serde(default, rename = "cold")]
         boot: Boot,
     },
-    /// Writes all processes to disk and ends them. Refused, with nothing changed, where memory cannot be
-    /// saved.
+    /// Saves all processes to disk and ends them. Refused, with nothing changed, if memory cannot be saved.
     Hibernate {
         sandbox: SandboxId,
     },
-    /// Keeps the files of a sandbox as they are at one moment; with `memory` its processes too.
-    /// Repeating it for the same id gives the same answer.
+    /// Saves the files of a sandbox at one moment; with `memory` its processes too. Idempotent by id.
     Snapshot {
         sandbox: SandboxId,
         snapshot: SnapshotId,
         memory: Memory,
     },
-    /// Nothing starts from it any more. What sandboxes stand on stays until they are gone. Unknown ids
-    /// are fine.
+    /// Deletes a snapshot: nothing can start from it any more. Files that sandboxes use stay until those are
+    /// gone. Unknown ids are allowed.
     DeleteSnapshot {
         snapshot: SnapshotId,
     },
     /// Every snapshot that sandboxes can start from.
     Snapshots,
-    /// Makes a sandbox's files what they were in a snapshot of it, or of any other, and boots it on them.
+    /// Replaces a sandbox's files with those of a snapshot, its own or another's, and boots it on them.
     Rollback {
         sandbox: SandboxId,
         snapshot: SnapshotId,
         memory: Memory,
     },
-    /// Puts another policy in force. When it is answered, no connection is open that this one forbids.
+    /// Replaces the policy. After the answer, no connection that it forbids is open.
     SetNetwork {
         sandbox: SandboxId,
         policy: Policy,
     },
-    /// What was refused after the refusal of that sequence; 0 for all that is kept.
+    /// The refusals after this sequence; 0 for all that are kept.
     Refusals {
         sandbox: SandboxId,
         after: u64,
     },
-    /// Everything the node has, dead sandboxes that nobody destroyed included.
+    /// All sandboxes of the node, including dead ones that were not destroyed.
     List,
     /// A sample of every running sandbox.
     Stats,
@@ -114,13 +112,13 @@ pub struct CreateSandbox {
     pub template: String,
     pub hostname: String,
     pub limits: Limits,
-    /// What it may reach. Nothing, for sandboxes of a time before there was a way out.
+    /// Its network policy. Nothing, for sandboxes of older versions without a network.
     #[serde(default)]
     pub network: Policy,
-    /// Start on the files of this snapshot; its template is then the snapshot's, whatever `template` says.
+    /// Start on the files of this snapshot; the template is then the snapshot's, whatever `template` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
-    /// Go on with the snapshot's processes instead of booting.
+    /// Continue the snapshot's processes instead of booting.
     #[serde(default)]
     pub memory: bool,
 }
@@ -131,7 +129,7 @@ pub enum Reply {
     Hello(NodeInfo),
     /// The sandbox has a running agentd (create, start, thaw).
     Placed(Placement),
-    /// Done, nothing more to say (destroy, freeze, stop).
+    /// Done, without data (destroy, freeze, stop).
     Done,
     Sandboxes {
         sandboxes: Vec<SandboxStatus>,
@@ -153,27 +151,27 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotInfo {
     pub snapshot: SnapshotId,
-    /// The sandbox that it was made of.
+    /// Its source.
     pub sandbox: SandboxId,
     pub made_ms: i64,
-    /// Whether it has the processes too.
+    /// Whether it includes the processes.
     pub memory: bool,
-    /// What the sandbox had written on top of what it was made from.
+    /// Bytes that the source had written on top of its origin.
     pub files_bytes: u64,
     pub memory_bytes: u64,
-    /// Snapshots that its files stand on, itself included.
+    /// The snapshots that its files depend on, itself included.
     pub depth: u32,
-    /// How long the sandbox stood still for it.
+    /// How long the source was frozen for it.
     pub paused_us: u64,
     pub template: TemplateInfo,
     pub limits: Limits,
 }
 
-/// Where a sandbox's agentd answers.
+/// The socket of a sandbox's agentd.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub socket: PathBuf,
-    /// The template that it was made from; a fallback shows here.
+    /// The template that was actually used; it may be a fallback.
     pub template: TemplateInfo,
 }
 
@@ -182,32 +180,32 @@ pub struct NodeInfo {
     pub protocol: u32,
     pub engine: String,
     pub capabilities: Capabilities,
-    /// Why memory cannot be saved, where it cannot.
+    /// Why memory cannot be saved, if it cannot.
     #[serde(default)]
     pub memory_snapshot_lacks: Option<String>,
-    /// What all sandboxes together may write, where that is bounded.
+    /// The size of the disk pool, if it is bounded.
     pub pool_bytes: Option<u64>,
-    /// What of that is free.
+    /// The free space in the disk pool.
     #[serde(default)]
     pub pool_free_bytes: Option<u64>,
-    /// Sandboxes that are ready and belong to nobody yet.
+    /// Sandboxes in the warm pool.
     #[serde(default)]
     pub warm_ready: u64,
-    /// What this host lacks and what follows from it, for people.
+    /// Missing features of this host and their effects, for people.
     pub warnings: Vec<String>,
-    /// What part of the last ten seconds some process of a sandbox waited for each resource; empty where the kernel
-    /// does not tell.
+    /// The part of the last ten seconds in which some process of a sandbox waited for each resource; empty if
+    /// the kernel does not report it.
     #[serde(default)]
     pub pressure: Vec<Pressure>,
     /// Every kernel feature that the node knows how to use.
     #[serde(default)]
     pub kernel: Vec<KernelFeature>,
-    /// What the node found without an owner when it started, and removed.
+    /// Orphans that the node found when it started, and removed.
     #[serde(default)]
     pub orphans: Vec<Orphan>,
 }
 
-/// How short all sandboxes together are of something.
+/// The pressure on a resource, of all sandboxes together.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     /// `cpu`, `memory` or `io`.
@@ -221,36 +219,36 @@ pub struct Pressure {
 pub struct KernelFeature {
     pub name: String,
     pub present: bool,
-    /// What the kernel said, where it is missing.
+    /// The kernel's answer, if it is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What follows from that.
+    /// The effect of that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<String>,
 }
 
-/// Something of a sandbox that no record explains.
+/// Remains of a sandbox without a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
-    /// What it was called on the host: a sandbox's id, most likely.
+    /// Its name on the host: usually a sandbox's id.
     pub name: String,
-    /// What there was of it, for people.
+    /// Its remains, for people.
     pub had: Vec<String>,
 }
 
-/// What this node can and cannot do.
+/// The capabilities of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Disk limits are enforced (a btrfs pool with quota).
+    /// Whether disk limits are enforced (a btrfs pool with quota).
     pub disk_quota: bool,
     pub memory_limit: bool,
     pub cpu_limit: bool,
     pub process_limit: bool,
-    /// Processes can be frozen and thawed.
+    /// Whether processes can be frozen and thawed.
     pub freeze: bool,
-    /// Memory can be saved to disk.
+    /// Whether memory can be saved to disk.
     pub memory_snapshot: bool,
-    /// There is a way out for what a policy allows.
+    /// Whether sandboxes have a network for what a policy allows.
     #[serde(default)]
     pub network: bool,
 }
@@ -270,7 +268,7 @@ pub struct SandboxStatus {
     pub sandbox: SandboxId,
     pub run: RunState,
     pub placement: Placement,
-    /// Something is being done to it, after which it may be in another state.
+    /// Whether an operation is in progress, after which the state may change.
     #[serde(default)]
     pub changing: bool,
 }
@@ -283,7 +281,7 @@ pub enum RunState {
     Stopped,
     /// Its processes are on disk.
     Hibernated,
-    /// Its first process ended unasked. Everything but this record was given back.
+    /// Its first process ended by itself. Everything but this record was released.
     Dead {
         cause: DeathCause,
     },
@@ -299,7 +297,7 @@ pub enum DeathCause {
     Exit {
         code: i32,
     },
-    /// It ended while no node watched.
+    /// It ended while no node was running.
     Unseen,
 }
 
@@ -314,7 +312,7 @@ pub struct Sample {
     pub cache_bytes: u64,
     pub disk_bytes: u64,
     pub processes: u64,
-    /// What went through its network, where it has one.
+    /// The traffic of its network, if it has one.
     #[serde(default)]
     pub traffic: Traffic,
 }
@@ -322,7 +320,7 @@ pub struct Sample {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "notice", rename_all = "snake_case")]
 pub enum Notice {
-    /// A sandbox's first process ended unasked.
+    /// A sandbox's first process ended by itself.
     Died { sandbox: SandboxId, cause: DeathCause },
 }
 
@@ -342,9 +340,9 @@ pub enum NodeErrorCode {
     UnknownSandbox,
     UnknownSnapshot,
     WrongState,
-    /// Disk, uid ranges or another bounded thing ran out; retrying later may help.
+    /// Disk, uid ranges or another bounded resource ran out; retrying later may help.
     NoCapacity,
-    /// A part of the node was away and comes back by itself; retrying soon helps.
+    /// A part of the node is away and comes back by itself; retrying soon helps.
     Unavailable,
     Unsupported,
     Internal,
@@ -412,7 +410,7 @@ mod tests {
         assert!(read_frame::<ToNode>(&mut right).await.unwrap().is_none());
     }
 
-    /// An older node reads what this server writes, and the other way round.
+    /// An older node reads this server's frames, and the other way round.
     #[test]
     fn requests_look_as_in_version_0_1() {
         let (sandbox, snapshot) = (SandboxId::generate(), SnapshotId::generate());

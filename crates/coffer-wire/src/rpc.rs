@@ -1,9 +1,10 @@
-//! The asking side of our RPCs: one connection on which many numbered requests are under way.
+//! The client side of our RPCs: one connection with many numbered requests in progress.
 //!
-//! Server to node ([`crate::node`]) and node to egress ([`crate::egress`]) have the same frames and the same rules:
-//! a request carries a number, its reply repeats it, replies come in any order. A [`Connection`] counts, remembers what
-//! each reply is for, and reads without losing half a frame. What to do when it breaks is the caller's: the server asks
-//! the next node again, the node tells the next egress what it should have.
+//! Server to node ([`crate::node`]) and node to egress ([`crate::egress`]) have the same frames and the same
+//! rules: a request carries a number, its reply repeats it, replies come in any order. A [`Connection`]
+//! counts requests, remembers what each reply is for, and reads without losing half a frame. The caller
+//! handles a broken connection: the server asks the next node again, the node sends the next egress its
+//! state.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::node::read_frame;
 
-/// Frames that were read and not taken yet; then the other side waits, by its socket.
+/// Most frames that were read but not taken; then the other side waits at its socket.
 const READ_AHEAD: usize = 64;
 
 /// A connection whose other side sends frames of `In`. `Pending` says what the reply to a request is for.
@@ -30,7 +31,7 @@ pub struct Connection<In, Pending> {
 }
 
 impl<In: DeserializeOwned + Send + 'static, Pending> Connection<In, Pending> {
-    /// Takes a connection over and begins to read.
+    /// Takes over a connection and starts reading.
     pub fn new(stream: UnixStream) -> Self {
         let (mut from_peer, out) = stream.into_split();
         let (frames, incoming) = mpsc::channel(READ_AHEAD);
@@ -52,7 +53,7 @@ impl<In: DeserializeOwned + Send + 'static, Pending> Connection<In, Pending> {
         Self { out, incoming, pending: HashMap::new(), last: 0, reader }
     }
 
-    /// The next frame of the other side. Dropped half-way it loses nothing.
+    /// The next frame of the other side. Cancel-safe.
     pub async fn receive(&mut self) -> io::Result<In> {
         match self.incoming.recv().await {
             Some(frame) => frame,
@@ -62,8 +63,8 @@ impl<In: DeserializeOwned + Send + 'static, Pending> Connection<In, Pending> {
 }
 
 impl<In, Pending> Connection<In, Pending> {
-    /// The number of a new request. Comes before the request is written, so that a failure to write it finds what its
-    /// reply was for.
+    /// The number of a new request. Call this before writing the request, so that a failed write finds what
+    /// its reply was for.
     pub fn begin(&mut self, pending: Pending) -> u64 {
         let id = self.number();
         self.pending.insert(id, pending);
@@ -76,7 +77,7 @@ impl<In, Pending> Connection<In, Pending> {
         self.last
     }
 
-    /// What the reply of that number is for; nothing for a number that was not given, or was answered before.
+    /// What the reply with this number is for; `None` for an unknown or already answered number.
     pub fn finish(&mut self, id: u64) -> Option<Pending> {
         self.pending.remove(&id)
     }
@@ -86,12 +87,12 @@ impl<In, Pending> Connection<In, Pending> {
         self.pending.len()
     }
 
-    /// What was begun and never answered, once the connection has broken.
+    /// Takes the unanswered requests, once the connection has broken.
     pub fn abandon(&mut self) -> impl Iterator<Item = Pending> + use<In, Pending> {
         std::mem::take(&mut self.pending).into_values()
     }
 
-    /// Where requests are written.
+    /// The write half for requests.
     pub const fn writer(&mut self) -> &mut OwnedWriteHalf {
         &mut self.out
     }
@@ -121,7 +122,7 @@ mod tests {
             let (id, _) = connection.receive().await.unwrap();
             found.push(connection.finish(id));
         }
-        // Neither a repeated reply nor one that nobody asked for is taken for another's.
+        // Neither a repeated reply nor an unexpected one is taken for another's.
         assert_eq!(found, [Some("second"), Some("first"), None, None]);
         assert_eq!(connection.under_way(), 0);
     }

@@ -66,7 +66,7 @@ pub(crate) struct Ready {
     pub(crate) link: Option<String>,
 }
 
-/// How long the link of a start may wait to be opened.
+/// How long the sign-in link that a start prints is valid.
 const LINK_MS: i64 = 3600 * 1000;
 
 include!(concat!(env!("OUT_DIR"), "/ui_files.rs"));

@@ -79,7 +79,7 @@ async fn answers_are_bounded() {
     assert!(matches!(long, Failure::TooLong), "{long}");
     let first = Read::Beginning { most: 4, patience: PATIENCE };
     assert_eq!(get(port, &anywhere, first).await.unwrap().body(), "hell");
-    // A body that never ends is left where it is once the patience for it is over.
+    // A body that never ends is left if it is once the patience for it is over.
     let (port, _) = server([127, 0, 0, 1], "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello").await;
     let first = Read::Beginning { most: 100, patience: Duration::from_millis(100) };
     assert_eq!(get(port, &anywhere, first).await.unwrap().body(), "hello");

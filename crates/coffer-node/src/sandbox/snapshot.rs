@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use coffer_core::SnapshotId;
-use coffer_core::clock::now_ms;
 use coffer_wire::node::{NodeError, NodeErrorCode, Reply, SnapshotInfo};
 
 use crate::cgroup::SandboxCgroup;

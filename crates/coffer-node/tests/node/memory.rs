@@ -158,7 +158,7 @@ async fn hibernation_outlives_the_node() {
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
 
-/// Starts a process that writes all the time: after it ran on, an older image cannot open its file again.
+/// Starts a process that keeps writing to a file: once the file has grown, an older image cannot reopen it.
 pub(crate) async fn write_on(sandbox: &Sandbox) {
     let writer = "exec >>/var/tmp/grows; while :; do echo line; sleep 0.005; done";
     sandbox.output(&format!("sh -c '{writer}' </dev/null 2>/dev/null & echo begun")).await;

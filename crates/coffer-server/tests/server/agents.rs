@@ -1,4 +1,4 @@
-//! What an agent may use, and what it was given and nobody is to see.
+//! Limits of agents, and redaction of their values.
 
 use coffer_core::{Limits, SandboxId};
 use coffer_store::Quotas;
@@ -51,7 +51,7 @@ async fn an_agents_limits_are_those_of_its_sandbox_and_within_the_quotas() {
     let failed = until(&app, &id, |task| task["needs_attention"].is_object()).await;
     assert_eq!(failed["needs_attention"]["code"], "unknown_repository");
 
-    // The quota was lowered since: that no sandbox will ever do is said at once, and nothing is made.
+    // The quota was lowered since: an impossible size fails at once, and nothing is created.
     allow(&app, 2, 4096).await;
     app.post(&format!("{path}/start"), Value::Null).await.expect(202);
     let failed = until(&app, &id, |task| task["needs_attention"].is_object()).await;
@@ -65,11 +65,11 @@ async fn an_agents_limits_are_those_of_its_sandbox_and_within_the_quotas() {
     app.assert_empty().await;
 }
 
-/// What is told by somebody in the sandbox, as it is kept.
+/// Output of a program in the sandbox, as stored.
 async fn told(app: &TestApp, sandbox: &str, pid: u32) -> String {
     let agentd = app.engine.agentd(sandbox.parse::<SandboxId>().unwrap());
     agentd.happen(pid, started("tell hush-hush", None));
-    // In pieces, neither of which is one; and as agents that write JSON have it.
+    // In pieces, neither of which matches; and as escaped by agents that write JSON.
     agentd.happen(pid, wrote(OutputStream::Stdout, 0, "it is hush"));
     agentd.happen(pid, wrote(OutputStream::Stdout, 10, "-hush, \\\"quoted\\\" words\n"));
     agentd.happen(pid, ended(0));
@@ -90,14 +90,14 @@ async fn what_an_agent_was_given_is_not_in_the_log_of_its_sandbox() {
     let id = task(&app, json!({"title": "Fix it", "repository": "local/house", "agent_id": agent})).await;
     app.post(&format!("/api/v1/tasks/{id}/start"), Value::Null).await.expect(202);
     until(&app, &id, |task| task["branch"].is_string()).await;
-    // Whoever comes next knows of it before anything is read.
+    // The next server knows it before it reads any output.
     app.restart(async |_| {}).await;
     let own = told(&app, &own, 71).await;
     assert!(own.contains("tell [redacted]") && own.contains("it is [redacted], [redacted]\n"), "{own}");
     assert!(!own.contains("hush") && !own.contains("quoted"), "{own}");
     let events = app.get("/api/v1/events?limit=200").await.expect(200).text();
     assert!(events.contains("execution.ended") && !events.contains("hush"), "{events}");
-    // Elsewhere they are words like others: they are no secrets of the project.
+    // Elsewhere they are ordinary words: they are not secrets of the project.
     let other = told(&app, &other, 72).await;
     assert!(other.contains("it is hush-hush"), "{other}");
 }

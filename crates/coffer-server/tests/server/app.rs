@@ -1,4 +1,4 @@
-//! A server under test: the real one, on a port of its own, over a fake engine and a real store.
+//! A server under test: the real one, on its own port, over a fake engine and a real store.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::engine::FakeEngine;
 
 pub(crate) struct TestApp {
     pub(crate) engine: Arc<FakeEngine>,
-    /// A second handle on the same records, for looking.
+    /// A second handle on the same database, to inspect it.
     pub(crate) store: Store,
     pub(crate) key: String,
     pub(crate) other_key: String,
@@ -36,7 +36,7 @@ pub(crate) struct TestApp {
     _dir: TempDir,
 }
 
-/// An answer of the server's.
+/// An answer of the server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -98,7 +98,7 @@ impl TestApp {
         Self::configured(ServerConfig { lifetime, domain, ..ServerConfig::default() }).await
     }
 
-    /// With settings of the test's own.
+    /// With the test's own settings.
     pub(crate) async fn configured(config: ServerConfig) -> Self {
         let dir = TempDir::new().unwrap();
         let database = TestDatabase::chosen().await;
@@ -131,7 +131,7 @@ impl TestApp {
         app
     }
 
-    /// A second server with a host of its own, on the same records.
+    /// A second server with its own host, on the same database.
     pub(crate) async fn neighbour(&self, config: ServerConfig) -> Self {
         let dir = TempDir::new().unwrap();
         let config = ServerConfig { server_dir: dir.path().to_path_buf(), ..config };
@@ -167,7 +167,7 @@ impl TestApp {
         is_ready.await.expect("the server starts");
     }
 
-    /// Stops the server; sandboxes and records stay.
+    /// Stops the server; sandboxes and the database stay.
     pub(crate) async fn stop(&mut self) {
         self.stop.cancel();
         if let Some(server) = self.server.take() {
@@ -232,13 +232,13 @@ impl TestApp {
         self.send(request.body(Full::default()).unwrap()).await
     }
 
-    /// Makes a sandbox with `more` in the request and returns its id.
+    /// Creates a sandbox with `more` in the request and returns its id.
     pub(crate) async fn create(&self, more: Value) -> String {
         let mut body = json!({"templateID": "base", "timeout": 300});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = self.post("/v2/sandboxes", body).await.expect(201);
         let id = answer.json()["sandboxID"].as_str().unwrap().to_string();
-        // The answer does not wait until the store says that it runs; who looks there has to.
+        // The answer does not wait until the store has recorded it; tests that query the store have to.
         for _ in 0..1000 {
             if self.row(&id).await.state != SandboxState::Creating {
                 break;
@@ -275,7 +275,7 @@ impl TestApp {
         self.store.sandbox(&self.store.operator(), id).await.unwrap().expect("a row")
     }
 
-    /// Waits until the record has another state than these names.
+    /// Waits until the record has a state other than these.
     pub(crate) async fn ended(&self, id: &str) -> SandboxState {
         for _ in 0..600 {
             let state = self.row(id).await.state;
@@ -295,7 +295,7 @@ impl TestApp {
         self.address
     }
 
-    /// What the first key sees.
+    /// The scope of the first key.
     pub(crate) async fn scope(&self) -> ProjectScope {
         match self.store.authenticate(&self.key).await.unwrap() {
             Some(Authenticated::Project(principal)) => principal.scope,
@@ -322,7 +322,7 @@ impl TestApp {
         events.into_iter().filter(|event| event.kind == kind).map(|event| event.payload).collect()
     }
 
-    /// Nothing is left: no live row, nothing on the engine.
+    /// Nothing is left: no live row, no sandbox in the engine.
     pub(crate) async fn assert_empty(&self) {
         assert_eq!(self.engine.ids(), [], "left on the engine");
         let live = self.store.live_sandboxes(&self.store.operator()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Artifacts over HTTP: kept whole, found by what they are about, and harmless to whoever opens them.
+//! Artifacts over HTTP: stored completely, found by their links, and harmless to open.
 
 use std::time::Duration;
 
@@ -153,7 +153,7 @@ async fn clients_that_send_slowly_hold_up_their_own_project_alone() {
     app.as_key(&app.other_key, Method::POST, path, new.clone()).await.expect(201);
     let refused = app.post(path, new.clone()).await.expect(429);
     assert_eq!((&refused.json()["code"], refused.header("retry-after")), (&json!("pool_busy"), Some("1")));
-    // One that ends makes room.
+    // A finished upload makes room.
     slow.pop();
     app.post(path, new).await.expect(201);
 }

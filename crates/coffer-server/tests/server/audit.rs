@@ -1,4 +1,4 @@
-//! The audit log: reads of what tenants keep, and uses of their secrets.
+//! The audit log: reads of tenants' data, and uses of their secrets.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn reads_of_what_tenants_keep_are_recorded() {
         assert_eq!((actor, about), (&json!(format!("key:{key_id}")), &json!(subject)), "{action}");
         assert_eq!(recorded[0]["status"], json!(status), "{action}");
     }
-    // Lists of sandboxes and the like are not.
+    // Lists of sandboxes and the like are not recorded.
     app.as_key(reader, Method::GET, "/api/v1/sandboxes", Value::Null).await.expect(200);
     app.as_key(reader, Method::GET, "/api/v1/logs", Value::Null).await.expect(200);
     until(&app, "GET /api/v1/logs", 1).await;
@@ -64,7 +64,7 @@ async fn reads_with_a_sandbox_s_own_token_are_recorded() {
     let recorded = until(&app, "GET /files", 1).await;
     let shown = (&recorded[0]["actor"], &recorded[0]["subject"], &recorded[0]["status"]);
     assert_eq!(shown, (&json!(format!("token:{id}")), &json!(id), &json!(status)));
-    // What only asks whether it is up is not.
+    // Health checks are not recorded.
     app.visit(&id, "/health").await;
     until(&app, "GET /health", 0).await;
 }
@@ -87,7 +87,7 @@ async fn a_sandbox_that_is_given_a_secret_is_recorded() {
     assert!(used.iter().all(|record| record["actor"] == format!("sandbox:{id}")), "{used:?}");
     app.put(&format!("/api/v1/sandboxes/{id}/network"), network).await.expect(200);
     until(&app, "secret.used", 3).await;
-    // One that has no secrets is given none.
+    // A sandbox without secrets has no such record.
     app.create(json!({})).await;
     let used = until(&app, "secret.used", 3).await;
     assert!(!json!(used).to_string().contains("canary"));

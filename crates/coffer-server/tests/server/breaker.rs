@@ -1,4 +1,4 @@
-//! A host that does not answer is left alone, and asked again as soon as it is back.
+//! A host that does not answer is not called for a while, and called again as soon as it is back.
 
 use coffer_engine::EngineError;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::engine::Op;
 async fn a_host_that_does_not_answer_is_left_alone_until_it_is_back() {
     let app = TestApp::start().await;
     let away = || Some(EngineError::Unavailable("it is away".into()));
-    // What was begun is ended too, so both must go unanswered.
+    // A failed create is also destroyed, so both must go unanswered.
     app.engine.fail(Op::Create, away());
     app.engine.fail(Op::Destroy, away());
     let body = json!({"template": "base"});
@@ -29,7 +29,7 @@ async fn a_host_that_does_not_answer_is_left_alone_until_it_is_back() {
     }
     app.engine.fail(Op::Create, None);
     app.engine.fail(Op::Destroy, None);
-    // Its word that it is connected again counts more than any pause.
+    // Its notice that it is connected again counts more than any pause.
     app.engine.reconnect();
     for _ in 0..500 {
         let answer = app.post("/api/v1/sandboxes", body.clone()).await;

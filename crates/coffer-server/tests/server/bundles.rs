@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::app::{Answer, TestApp};
 use crate::forge::{Work, git, good};
 
-/// Where the server keeps a repository.
+/// The directory of a repository on the server.
 fn place(work: &Work) -> PathBuf {
     let id = work.path.rsplit('/').next().unwrap();
     let shelf = work.app.config.server_dir.join("repositories");
@@ -18,7 +18,7 @@ fn place(work: &Work) -> PathBuf {
     found.into_iter().find(|path| path.exists()).expect("the repository is on disk")
 }
 
-/// What a failed import may not leave: quarantines and packs.
+/// Files that a failed import must not leave: quarantines and packs.
 pub(crate) fn leftovers(app: &TestApp, repository: &str) -> Vec<PathBuf> {
     let shelf = app.config.server_dir.join("repositories");
     let below = |path: &Path| -> Vec<PathBuf> {
@@ -35,7 +35,7 @@ pub(crate) fn leftovers(app: &TestApp, repository: &str) -> Vec<PathBuf> {
     left
 }
 
-/// A second project that tries to import into an empty repository of its own.
+/// A second project that tries to import into its own empty repository.
 pub(crate) async fn import(app: &TestApp, repository: &str, body: &[u8]) -> Answer {
     let request = http::Request::builder()
         .method(Method::POST)

@@ -1,4 +1,4 @@
-//! Competitions over the API: begun, watched, picked, ended, and asked for in ways that cannot be.
+//! Competitions over the API: started, watched, picked, ended, and invalid requests.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,11 +18,11 @@ use tokio::sync::Semaphore;
 use crate::app::{Answer, TestApp, policy};
 use crate::forge::Work;
 
-/// Does every step at once, but lets agents work only as permits come. What an entry does is said by its label.
+/// Does every step at once, but lets agents work only with permits. The label of an entry says what it does.
 struct Ring {
     agents: Semaphore,
     pull: Mutex<String>,
-    /// What each fork cost so far.
+    /// The cost of each fork so far.
     spent: AtomicI64,
 }
 
@@ -108,7 +108,7 @@ impl Arena for Ring {
     }
 
     async fn finish(&self, _: &RaceBrief) -> Result<(), StepError> {
-        // Forks go on costing until they end.
+        // Forks continue costing until they end.
         self.spent.store(2_000_000_000, Ordering::Relaxed);
         Ok(())
     }
@@ -180,7 +180,7 @@ async fn a_person_watches_picks_and_cancels() {
     let other = begin(&app, "same-1", &race(&agent, &["one"])).await.expect(422).json();
     assert_eq!(other["code"], "idempotency_key_reused");
 
-    // How far each agent is, is told while it works.
+    // The progress of each agent is published while it works.
     let working = until(&app, &id, "working").await;
     assert_eq!(working["decide_by"], Value::Null);
     let told = async || {
@@ -225,7 +225,7 @@ async fn a_person_watches_picks_and_cancels() {
         app.get(&format!("{path}/{query}")).await.expect(status);
     }
 
-    // Nobody else finds it.
+    // Other projects do not find it.
     let strangers = [
         (Method::GET, path.clone(), Value::Null),
         (Method::GET, format!("{path}/entries/1/diff"), Value::Null),
@@ -239,7 +239,7 @@ async fn a_person_watches_picks_and_cancels() {
     let theirs = app.as_key(&app.other_key, Method::GET, FORKS, Value::Null).await.expect(200).json();
     assert_eq!(theirs["items"], json!([]));
 
-    // While a person thinks, others have the slot.
+    // While a person decides, others have the slot.
     let second = begin(&app, "same-2", &race(&agent, &["one"])).await.expect(202).json();
     let second = second["id"].as_str().unwrap().to_string();
     until(&app, &second, "working").await;
@@ -272,7 +272,7 @@ async fn a_person_watches_picks_and_cancels() {
     assert_eq!(cancelled["error"]["message"], "not wanted");
     for (outcome, count) in [("done", "1"), ("cancelled", "1"), ("failed", "0")] {
         let name = format!("coffer_runs_ended_total{{kind=\"compete\",outcome=\"{outcome}\"}}");
-        // Counted just after it is on record.
+        // The metric follows just after the record.
         crate::limits::eventually(&name, async || figure(&app, &name).await == count).await;
     }
     assert_eq!(figure(&app, "coffer_runs_started_total{kind=\"compete\"}").await, "2");
@@ -325,7 +325,7 @@ async fn what_cannot_be_begun_is_refused_and_leaves_nothing() {
     let none = app.get(FORKS).await.expect(200).json();
     assert_eq!(none["items"], json!([]));
     assert_eq!(app.events("competition.created").await.len(), 0);
-    // An agent's own key is not for this.
+    // An agent's own key may not do this.
     let key = json!({"name": "k", "role": "write", "agent_id": agent});
     let key = app.post("/api/v1/keys", key).await.expect(201).json()["key"].as_str().unwrap().to_string();
     app.as_key(&key, Method::POST, FORKS, race(&agent, &["one"])).await.expect(403);
@@ -379,7 +379,7 @@ async fn the_steps_and_the_cost_of_a_competition_are_shown() {
     ring.agents.add_permits(2);
     let decided = until(&app, id, "decided").await;
     assert!(names(&app.get(&steps).await.expect(200).json()).contains(&"finish".to_string()));
-    // Of the whole life of both forks, not of the moment when their work was done.
+    // For the whole life of both forks, not only until their work was done.
     crate::limits::eventually("the last costs", async || {
         let shown = app.get(&format!("{FORKS}/{id}")).await.expect(200).json();
         shown["cost"] == json!(4.0) && shown["entries"][0]["cost"] == json!(2.0)

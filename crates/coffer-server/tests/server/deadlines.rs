@@ -1,4 +1,4 @@
-//! What happens when a sandbox's time has come.
+//! Sandboxes at their deadline.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ async fn traffic_wakes_what_is_to_resume_by_itself() {
     let id = app.create(json!({"autoPause": true, "autoResume": {"enabled": true}, "timeout": 60})).await;
     app.post(&format!("/sandboxes/{id}/timeout"), json!({"timeout": 0})).await.expect(204);
     app.wait_for(&id, "paused").await;
-    // Asking whether it is up is no reason to wake it: SDKs ask when a pause breaks their streams.
+    // A health check does not wake it: SDKs send one when a pause breaks their streams.
     assert_eq!(app.visit(&id, "/health").await.status, 502);
     assert_eq!(app.get(&format!("/sandboxes/{id}")).await.expect(200).json()["state"], "paused");
     let visits = (app.visit(&id, "/envs"), app.visit(&id, "/envs"), app.visit(&id, "/envs"));
@@ -128,7 +128,7 @@ async fn where_nothing_can_be_frozen_a_pause_at_the_deadline_keeps_files() {
 async fn a_connect_extends_by_the_clock_that_never_jumps() {
     let app = TestApp::start().await;
     let id = app.create(json!({"timeout": 5})).await;
-    // As after a step back of the wall clock: on record the deadline looks an hour away.
+    // As after the wall clock went back: the recorded deadline looks an hour away.
     let hour_away = Deadline::Exactly(jiff::Timestamp::now().as_millisecond() + 3_600_000);
     let operator = app.store.operator();
     app.store.set_deadline(&operator, id.parse().unwrap(), hour_away).await.unwrap();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::app::{Answer, TestApp};
 
-/// The refusal without what differs from run to run.
+/// The refusal without values that differ from run to run.
 #[track_caller]
 fn check(name: &str, answer: &Answer) {
     let mut body = answer.json();

@@ -39,7 +39,7 @@ impl Reader {
         Self { body: response.into_body(), text: String::new() }
     }
 
-    /// More of the stream, whatever it is; `None` when the server ends it.
+    /// More of the stream; `None` when the server ends it.
     async fn frame(&mut self) -> Option<String> {
         let frame = tokio::time::timeout(Duration::from_secs(20), self.body.frame()).await;
         let frame = frame.expect("something in time")?.ok()?;
@@ -123,12 +123,12 @@ async fn readers_are_told_what_they_want_and_may_see() {
     .expect(400);
 }
 
-/// An event that can be told from others of its kind.
+/// An event that can be distinguished from others of its kind.
 fn numbered(number: i64) -> Event {
     Event::SecretReplaced(SecretVersion { name: "counter".into(), version: number })
 }
 
-/// What is far apart in the log is together on a page.
+/// Matching events that are far apart in the log are on one page.
 #[tokio::test]
 async fn a_page_of_what_is_about_one_thing_is_full() {
     let app = TestApp::start().await;
@@ -184,7 +184,7 @@ async fn many_readers_far_behind_and_near_get_the_same() {
     let app = TestApp::start().await;
     let scope = app.scope().await;
     let id = app.create(json!({})).await.parse().unwrap();
-    // What its making tells comes first.
+    // The events of its creation come first.
     app.get("/api/v1/events").await.expect(200);
     let record = |number: i64| app.store.record_event_of(&scope, id, numbered(number), number);
     for number in 0..1500 {
@@ -206,7 +206,7 @@ async fn many_readers_far_behind_and_near_get_the_same() {
     }
 }
 
-/// More streams than there are connections to the records, each of which reads and looks at its key.
+/// More streams than database connections, each of which reads and checks its key.
 #[tokio::test]
 async fn a_crowd_of_streams_leaves_others_their_turn() {
     let app = TestApp::start().await;
@@ -218,7 +218,7 @@ async fn a_crowd_of_streams_leaves_others_their_turn() {
         let path = format!("/api/v1/sandboxes/{sandbox}/stream?after=0-0");
         readers.push(Reader::of(&app, app.request(Method::GET, &path)).await);
     }
-    // Longer than a stream goes without a look at its key.
+    // Longer than the interval of key checks.
     let until = Instant::now() + Duration::from_secs(8);
     let mut number = 0;
     while Instant::now() < until {

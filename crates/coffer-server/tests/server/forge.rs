@@ -1,4 +1,4 @@
-//! Local repositories over HTTP: real git clones and pushes, pull requests, merges, and those who must not.
+//! Local repositories over HTTP: real git clones and pushes, pull requests, merges, and refused access.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -18,7 +18,7 @@ pub(crate) struct Work {
     pub(crate) url: String,
 }
 
-/// Runs git as a person would, with nothing of this machine's settings.
+/// Runs git like a person, without this machine's settings.
 pub(crate) async fn git(at: &Path, args: &[&str]) -> Output {
     let mut command = Command::new("git");
     command.current_dir(at).args(args).env_clear();
@@ -137,7 +137,7 @@ async fn a_pull_request_goes_from_push_to_merge() {
     let refused = work.app.post(&format!("{}/pulls", work.path), exists).await.expect(409).json();
     assert_eq!(refused["details"]["number"], 1);
 
-    // Another commit moves the head, and whoever wants the first one merged hears so.
+    // Another commit moves the head, and a merge of the first one is refused.
     let newer = work.commit("one", "feature", "a\nb\nc\n").await;
     good(&work.push("one", &["task-1"]).await);
     assert_eq!(work.pull(1).await["head_commit"], json!(newer));
@@ -212,7 +212,7 @@ async fn of_two_who_merge_one_wins() {
         work.branch(branch, branch, "x\n").await;
         work.open(branch).await;
     }
-    // The same one twice, and others beside it: each once, none lost.
+    // The same one twice, and others concurrently: each once, none lost.
     let (one, again, two, three) = tokio::join!(
         work.merge(1, Value::Null),
         work.merge(1, json!({"method": "squash"})),
@@ -317,7 +317,7 @@ async fn git_comes_in_by_keys_of_the_project_alone() {
     assert!(good(&git(at, &["ls-remote", &reads]).await).contains("refs/heads/main"));
     let told = complaint(&git(&work.at("one"), &["push", &reads, "HEAD:refs/heads/no"]).await);
     assert!(told.contains("403"), "{told}");
-    // Names that climb are no names.
+    // Names that contain `..` are invalid.
     let project = work.app.scope().await.project();
     for path in [
         format!("/git/{project}/..%2f..%2fsecret.git/info/refs?service=git-upload-pack"),
@@ -399,7 +399,7 @@ impl Work {
         shelf.join(scope.project().to_string()).join(format!("{}.git", row.id))
     }
 
-    /// Writes down that a merge is about to happen, as a server does that dies right after.
+    /// Records that a merge is about to happen, like a server that dies right after.
     async fn noted(&self, number: i64) -> (String, String) {
         let scope = self.app.scope().await;
         let row = self.app.store.repository(&scope, "app").await.unwrap().unwrap();
@@ -463,7 +463,7 @@ async fn a_restart_keeps_repositories_and_pull_requests() {
     let shelf = work.app.config.server_dir.join("repositories");
     work.app
         .restart(async |_| {
-            // What a crash leaves half made goes; what has no record stays.
+            // A crash's incomplete directories are deleted; repositories without a record stay.
             std::fs::create_dir(shelf.join(".coming-x")).unwrap();
             std::fs::create_dir(shelf.join("stranger")).unwrap();
         })
@@ -494,7 +494,7 @@ async fn a_connection_is_made_of_secrets_and_webhooks_prove_themselves() {
     app.post(path, new).await.expect(409);
     let id = made["id"].as_str().unwrap();
 
-    // A repository of it, put on record past the forge, which is not here.
+    // A repository that was recorded directly, and is not on this server.
     let scope = app.scope().await;
     let row = coffer_store::NewRepository {
         id: coffer_core::RepositoryId::generate(),
@@ -545,7 +545,7 @@ async fn a_dead_forge_is_told_and_not_waited_for() {
     app.delete(&format!("/api/v1/forge/connections/{id}")).await.expect(204);
 }
 
-/// HMAC-SHA-256 as a client of its own would write it.
+/// HMAC-SHA-256, written independently.
 pub(crate) mod hmac_sha256 {
     use sha2::{Digest, Sha256};
 

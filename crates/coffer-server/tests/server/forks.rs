@@ -1,4 +1,4 @@
-//! Forks: children, their siblings' failures, quotas, secrets, and who came from whom.
+//! Forks: failures of single forks, quotas, secrets, and lineages.
 
 use coffer_core::SandboxId;
 use coffer_engine::EngineError;
@@ -20,7 +20,7 @@ fn ids(forked: &Value) -> Vec<String> {
     all.filter_map(|one| Some(one["sandbox"]["sandboxID"].as_str()?.to_string())).collect()
 }
 
-/// Waits until the store says that they run: the answer does not.
+/// Waits until the store has recorded that they run: the answer does not.
 async fn settled(app: &TestApp, ids: &[String]) {
     for id in ids {
         app.wait_for(id, "running").await;
@@ -134,13 +134,13 @@ async fn forks_of_a_project_are_counted_while_they_live() {
     let first = app.post(&path, json!({"count": 4})).await.expect(201).json();
     app.post(&path, json!({"count": 2})).await.expect(429);
     let child = first["children"][0]["sandbox"]["id"].as_str().unwrap();
-    // Whichever sandbox they are of: a child is one more to fork, and no more forks.
+    // Of any sandbox: forking a fork does not allow more.
     let of_child = format!("/api/v1/sandboxes/{child}/fork");
     app.post(&of_child, json!({"count": 2})).await.expect(429);
     app.post(&of_child, json!({"count": 1})).await.expect(201);
     app.delete(&format!("/api/v1/sandboxes/{child}")).await.expect(204);
     app.post(&path, json!({"count": 1})).await.expect(201);
-    // Another project has its own.
+    // Another project has its own quota.
     let body = json!({"templateID": "base", "timeout": 300});
     let made = app.as_key(&app.other_key, Method::POST, "/v2/sandboxes", body).await.expect(201).json();
     let path = format!("/api/v1/sandboxes/{}/fork", made["sandboxID"].as_str().unwrap());
@@ -202,7 +202,7 @@ async fn the_same_key_makes_the_same_children() {
             .collect::<Vec<_>>()
     };
     let first = send(r#"{"count": 2}"#).await.expect(201).json();
-    // Another one in between is not taken for it.
+    // Another request in between is not taken for it.
     let path = format!("/api/v1/sandboxes/{source}/fork");
     let other = app.post(&path, json!({"memory": false})).await.expect(201).json();
     assert_eq!((&first["memory"], &other["memory"]), (&json!(true), &json!(false)));
@@ -267,7 +267,7 @@ async fn with_memory_children_go_on_with_the_processes() {
     assert_eq!((&told[0]["memory"], &told[0]["note"]), (&json!(true), &Value::Null));
 }
 
-/// A server that dies in the middle: the next one finds children in the making and a snapshot that is nobody's.
+/// A server that dies in the middle: the next one finds forks in creation and an unrecorded snapshot.
 #[tokio::test]
 async fn a_fork_that_was_cut_off_leaves_nothing_half_made() {
     let mut app = TestApp::start().await;
@@ -286,7 +286,7 @@ async fn a_fork_that_was_cut_off_leaves_nothing_half_made() {
     assert_eq!(app.engine.snapshot_ids(), []);
 }
 
-/// The repositories that a sandbox's gate leads to, as the engine was told; none of them open for a push.
+/// The repositories of a sandbox's gate, as the engine got them; none with a push window.
 fn gate(app: &TestApp, id: &str) -> Vec<String> {
     let policy = app.engine.policy(id.parse().unwrap());
     assert!(policy.git().iter().all(|route| route.push.is_none() && route.authorization.is_some()));
@@ -313,7 +313,7 @@ async fn what_begins_with_a_sandbox_reaches_its_repositories() {
     assert_eq!(told.len(), 2, "a child reaches them from its first moment");
     assert_eq!(gate(&app, &child), ["app", "later"]);
 
-    // Nobody remembers its routes: they come from the record.
+    // No server has its routes in memory: they come from the record.
     let copy = app.create(json!({"templateID": kept})).await;
     eventually("a copy reaches what there was", async || gate(&app, &copy) == ["app"]).await;
     let back = format!("/api/v1/sandboxes/{source}/rollback");

@@ -1,4 +1,4 @@
-//! Requests that mean harm, keys of others, and what a sandbox can put into the API's own answers.
+//! Malicious requests, other projects' keys, and hostile content from sandboxes in the API's answers.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -9,13 +9,13 @@ use crate::agentd::Manners;
 use crate::app::{Answer, TestApp};
 
 impl TestApp {
-    /// Sends a body as it is.
+    /// Sends a raw body.
     async fn send_raw(&self, method: Method, path: &str, body: String) -> Answer {
         self.send(self.request(method, path).body(Full::new(Bytes::from(body))).unwrap()).await
     }
 }
 
-/// Every route that names a sandbox, with a body that would do something.
+/// Every route with a sandbox id, with a body that would have an effect.
 fn routes(id: &str) -> Vec<(Method, String, Value)> {
     vec![
         (Method::GET, format!("/sandboxes/{id}"), json!({})),
@@ -83,7 +83,7 @@ async fn no_spelling_of_a_key_is_another_key() {
         let request = Request::get("/sandboxes").header("host", "localhost").header("authorization", bearer);
         app.send(request.body(Full::default()).unwrap()).await.expect(401);
     }
-    // Of two keys the first counts; a wrong one is not made good by a right one after it.
+    // Of two keys the first counts; a wrong one is not corrected by a right one after it.
     let two = Request::get("/sandboxes")
         .header("host", "localhost")
         .header("x-api-key", "wrong")
@@ -122,7 +122,7 @@ async fn numbers_that_fit_nowhere_are_refused() {
         let ports = format!(r#"{{"templateID": "base", "network": {{"httpsPorts": [{number}]}}}}"#);
         app.send_raw(Method::POST, "/v2/sandboxes", ports).await.expect(400);
         let timeout = format!(r#"{{"timeout": {number}}}"#);
-        // Nothing and less means now, however much less.
+        // Zero or less means now, however much less.
         if !number.starts_with("-9") {
             app.send_raw(Method::POST, &format!("/sandboxes/{id}/timeout"), timeout.clone())
                 .await
@@ -140,7 +140,7 @@ async fn numbers_that_fit_nowhere_are_refused() {
             }
         }
     }
-    // Where any time is fine, the last one is too.
+    // Where any time is allowed, the last one is too.
     for path in [
         "metrics?start=0&end=9223372036854775807",
         "metrics?start=9223372036854775807&end=9223372036854775807",
@@ -201,7 +201,7 @@ async fn json_of_any_depth_and_width_is_refused_or_bounded() {
         assert_eq!(answer.status, status, "{shown}: {}", String::from_utf8_lossy(&answer.body));
         assert!(answer.body.len() < 4096, "{shown}: an answer of {} bytes", answer.body.len());
     }
-    // What nobody asks for is passed over, however deep.
+    // Unknown fields are ignored, however deep.
     let unknown = format!(r#"{{"templateID": "base", "unknown": {}1{}}}"#, "[".repeat(100), "]".repeat(100));
     app.send_raw(Method::POST, "/v2/sandboxes", unknown).await.expect(201);
     let deeper =
@@ -231,12 +231,12 @@ async fn paths_of_the_api_lead_nowhere_else() {
         assert!(matches!(answer.status, 400 | 404), "{path}: {}", answer.status);
         assert!(answer.body.len() < 1024, "{path}: an answer of {} bytes", answer.body.len());
     }
-    // Old clients append a part; it means nothing, whatever it is. Ids have no other spelling.
+    // Old clients append a part, which is ignored. Ids have no other spelling.
     assert_eq!(app.state(&format!("{id}-anything")).await, "running");
     assert_eq!(app.state(&format!("{id} ").replace(' ', "%20")).await, "404");
 }
 
-/// What an agentd puts into its journal becomes log entries, or nothing.
+/// Whatever an agentd puts into its journal becomes log entries, or nothing.
 #[tokio::test]
 async fn a_journal_that_makes_no_sense_costs_only_itself() {
     const RECORD: &str = r#"{"offset":0,"time_ms":1,"pid":1,"what":{"kind":"started","command":"x"}}"#;
@@ -266,7 +266,7 @@ async fn a_journal_that_makes_no_sense_costs_only_itself() {
     assert_eq!(app.state(&id).await, "running");
 }
 
-/// Times and numbers of a journal are the sandbox's to choose.
+/// A sandbox chooses the times and numbers of its journal.
 #[tokio::test]
 async fn a_journal_may_say_anything_within_its_types() {
     let app = TestApp::start().await;

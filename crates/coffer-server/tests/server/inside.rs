@@ -76,7 +76,7 @@ async fn output_is_cut_and_time_is_up() {
     let hang = app.post(&exec, json!({"command": "hang", "timeout_s": 1}));
     let guest = app.engine.agentd(id.parse().unwrap());
     let bury = async {
-        // It is told of only once it is gone.
+        // The answer comes only once the process is gone.
         tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
         guest.guest().bury();
     };
@@ -128,7 +128,7 @@ async fn the_same_key_runs_one_command() {
     let exec = format!("{path}/exec");
     let body = json!({"command": "echo once", "background": true});
     let first = keyed(&app, &exec, "key-1", &body).await.expect(202).json();
-    // Its process is not on record before the journal tells of it, which this agentd's does not.
+    // Its process is recorded only after the journal reports it, which this agentd's does not.
     let again = keyed(&app, &exec, "key-1", &body).await;
     assert!(matches!(again.status, 202 | 409), "{}", again.text());
     assert!(again.text().contains(first["execution_id"].as_str().unwrap()), "{}", again.text());

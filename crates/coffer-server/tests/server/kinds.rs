@@ -1,4 +1,4 @@
-//! Kinds of keys: all routes walked with all kinds, and what agents and services must not do.
+//! Kinds of keys: all routes with all kinds, and what agents and services must not do.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use crate::app::TestApp;
 use crate::forge::{Work, git, good};
 
-/// What the walk found, for people to read and for changes to show in review.
+/// The results, for people to read and for changes to show in review.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/key-kinds.md");
 const HEAD: &str = "# Kinds of keys
 
@@ -28,7 +28,7 @@ A test walks all routes with all kinds and writes this page (`COFFER_UPDATE=1`);
 |---|---|---|---|---|
 ";
 
-/// Routes that are not in our description.
+/// Routes that are not in our OpenAPI description.
 const MORE: [(&str, &str); 24] = [
     ("GET", "/sandboxes"),
     ("POST", "/sandboxes"),
@@ -68,7 +68,7 @@ async fn agent(app: &TestApp, name: &str) -> (String, String) {
     (id, key)
 }
 
-/// The status alone: some answers never end.
+/// Only the status: some answers never end.
 async fn status(app: &TestApp, key: &str, method: &Method, path: &str) -> u16 {
     let stream = TcpStream::connect(app.address()).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -169,7 +169,7 @@ async fn an_agent_opens_no_more_of_the_network_than_the_default() {
         let refused = app.as_key(&agent, Method::POST, path, body.clone()).await.expect(403).json();
         let message = refused["message"].as_str().unwrap();
         assert!(message.contains("an agent's key cannot open more of the network"), "{body}: {message}");
-        // A person's may.
+        // A person's key may.
         app.as_key(&app.key, Method::POST, path, body).await.expect(201);
     }
     for (path, body) in [
@@ -185,7 +185,7 @@ async fn an_agent_opens_no_more_of_the_network_than_the_default() {
     }
 }
 
-/// A task of that agent's whose branch is known, as an attempt would have left it.
+/// A task of this agent with a known branch, as an attempt would have left it.
 async fn with_branch(app: &TestApp, agent: &str, branch: &str) {
     let new = json!({"title": "Fix", "repository": "app", "agent_id": agent});
     let made = app.post("/api/v1/tasks", new).await.expect(201).json();

@@ -1,4 +1,4 @@
-//! Git LFS of local repositories: objects by their digest, for whoever may fetch and push, and for nobody else.
+//! Git LFS of local repositories: objects by their digest, only for callers that may fetch and push.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ impl Store {
         self.shelf().join(project).join(format!("{}.git", self.id))
     }
 
-    /// What is on its way in or out.
+    /// Temporary files of transfers.
     fn half_made(&self) -> usize {
         let entries = std::fs::read_dir(self.shelf()).unwrap();
         entries.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with('.')).count()
@@ -126,7 +126,7 @@ async fn what_is_not_what_it_says_leaves_nothing() {
     ] {
         store.app.post(&batch, body).await.expect(status);
     }
-    // Locks are not kept, and Git LFS is told so in the way that it understands.
+    // Locks are not supported, and Git LFS gets that answer in its own format.
     let locks = store.path.replace("/objects", "/locks/verify");
     store.app.post(&locks, json!({})).await.expect(404);
 }
@@ -151,7 +151,7 @@ async fn objects_are_their_projects_and_readers_bring_none() {
     app.as_key(reads, Method::POST, &batch, wanted("upload")).await.expect(403);
     app.as_key(reads, Method::PUT, &object.replace(FOO, BAR), json!("x")).await.expect(403);
 
-    // Objects outlive the server, and what was half made does not; with the repository they go.
+    // Objects survive a restart, incomplete ones do not; deleting the repository deletes them.
     let half = store.shelf().join(".coming-x.lfs");
     store.app.restart(async |_| std::fs::write(&half, "fo").unwrap()).await;
     assert_eq!((store.half_made(), store.get(FOO).await.expect(200).body.len()), (0, 3));

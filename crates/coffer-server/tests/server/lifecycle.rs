@@ -1,4 +1,4 @@
-//! What each route does when all goes well.
+//! What each route does on success.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

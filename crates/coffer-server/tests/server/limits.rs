@@ -19,13 +19,13 @@ async fn operator(app: &TestApp) -> String {
     app.store.create_operator_key(&app.store.operator(), "root").await.unwrap().reveal().to_string()
 }
 
-/// Gives the first project quotas.
+/// Sets quotas of the first project.
 async fn quotas(app: &TestApp, quotas: Value) -> Answer {
     let path = format!("/api/v1/projects/{}/quotas", app.scope().await.project());
     app.as_key(&operator(app).await, Method::PUT, &path, quotas).await
 }
 
-/// Waits for what comes about beside the requests.
+/// Waits for background work.
 pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     for _ in 0..600 {
         if holds().await {
@@ -56,7 +56,7 @@ async fn over_quota_is_said_at_once_on_both_apis() {
     let shown = app.get("/api/v1/quotas").await.expect(200).json();
     assert_eq!((&shown["limits"]["sandboxes"], &shown["used"]["sandboxes"]), (&json!(1), &json!(1)));
     assert_eq!((&shown["limits"]["forks"], &shown["limits"]["cpus"]), (&json!(5), &Value::Null));
-    // Another project has its own.
+    // Another project has its own quotas.
     app.as_key(&app.other_key, Method::POST, "/api/v1/sandboxes", json!({})).await.expect(201);
     app.delete(&format!("/sandboxes/{first}")).await.expect(204);
     app.post("/api/v1/sandboxes", json!({})).await.expect(201);
@@ -126,7 +126,7 @@ async fn a_key_that_asks_too_fast_has_to_wait() {
     let id = app.create(json!({})).await;
     let refused = app.post("/v2/sandboxes", json!({"templateID": "base"})).await;
     if refused.status != 201 {
-        // Unless a second went by in between.
+        // Unless a second passed in between.
         assert_eq!(refused.expect(429).json()["code"], 429, "E2B's shape");
     }
     let mut refused = None;
@@ -140,7 +140,7 @@ async fn a_key_that_asks_too_fast_has_to_wait() {
     let refused = refused.expect("200 requests in a row are more than one a second");
     assert_eq!((&refused.json()["code"], refused.header("retry-after")), (&json!("rate_limited"), Some("1")));
     app.as_key(&app.other_key, Method::GET, "/api/v1/sandboxes", Value::Null).await.expect(200);
-    // Traffic of sandboxes is not requests of a key.
+    // Traffic of sandboxes does not count as requests of a key.
     for _ in 0..20 {
         assert_eq!(app.visit(&id, "/health").await.status, 204);
     }
@@ -220,7 +220,7 @@ async fn a_projects_settings_hold_for_its_sandboxes() {
     let e2b = app.post("/v2/sandboxes", json!({"templateID": "base"})).await.expect(201).json();
     let e2b = app.row(e2b["sandboxID"].as_str().unwrap()).await;
     assert_eq!((e2b.lifetime.deadline_ms - e2b.lifetime.started_ms, e2b.bounds.idle_s), (300_000, Some(900)));
-    // An operator sees and sets them too.
+    // An operator reads and sets them too.
     let path = format!("/api/v1/projects/{}/settings", app.scope().await.project());
     let operator = operator(&app).await;
     let seen = app.as_key(&operator, Method::GET, &path, Value::Null).await.expect(200);
@@ -289,7 +289,7 @@ async fn idle_sandboxes_pause_and_wake() {
     let use_it = async {
         loop {
             assert_eq!(app.visit(&busy, "/health").await.status, 204);
-            // Whoever looks on does not use it: it becomes idle all the same.
+            // Polling is not activity: it becomes idle all the same.
             for path in &watched {
                 let status = app.get(path).await.status;
                 assert!([200, 404, 409, 503].contains(&status), "{path}: {status}");
@@ -359,7 +359,7 @@ async fn two_servers_share_records_and_not_sandboxes() {
     let made = here.post("/api/v1/sandboxes", json!({})).await.expect(201).json();
     assert_eq!(made["installation"], "here");
     here.delete(&format!("/api/v1/sandboxes/{}", made["id"].as_str().unwrap())).await.expect(204);
-    // What happens on one is told on the other.
+    // Events of one server are on the other's stream.
     let mut told = [reader.next().await.unwrap().2, reader.next().await.unwrap().2];
     told.sort_by_key(|event| event["subject"] != json!(ours));
     assert_eq!([&told[0]["subject"], &told[1]["subject"]], [&json!(ours), &json!(theirs)]);
@@ -380,14 +380,14 @@ async fn two_servers_share_records_and_not_sandboxes() {
     ] {
         let refused = here.as_key(&here.key, method.clone(), &path, Value::Null).await.expect(421);
         assert!(refused.text().contains("'there'"), "{method} {path}: {}", refused.text());
-        // Nobody else is told even that.
+        // Other projects do not even learn that.
         here.as_key(&here.other_key, method, &path, Value::Null).await.expect(404);
     }
-    // One that starts, and looks for what is not there, leaves the other's alone.
+    // A server that starts, and looks for lost sandboxes, leaves the other's alone.
     here.restart(async |_| {}).await;
     assert_eq!((here.state(&ours).await, there.state(&theirs).await), ("running".into(), "running".into()));
     assert_eq!((here.engine.ids().len(), there.engine.ids().len()), (1, 1));
-    // A quota is one for both.
+    // Both share one quota.
     quotas(&here, json!({"sandboxes": 3})).await.expect(200);
     let create =
         |app| async move { TestApp::post(app, "/v2/sandboxes", json!({"templateID": "base"})).await.status };

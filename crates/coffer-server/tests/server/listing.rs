@@ -17,7 +17,7 @@ async fn newest_come_first_in_pages() {
     let mut made = Vec::new();
     for number in 0..3 {
         made.insert(0, app.create(json!({"metadata": {"number": number.to_string()}})).await);
-        // Starts are told apart by the millisecond; ids break a tie the same way.
+        // Starts differ by the millisecond; ids break a tie the same way.
     }
     app.post_empty(&format!("/sandboxes/{}/pause", made[1])).await.expect(204);
     assert_eq!(ids(&app, "").await, made);
@@ -57,7 +57,7 @@ async fn metadata_is_undone_three_times() {
     let app = TestApp::start().await;
     let odd = app.create(json!({"metadata": {"key & more": "a=b c+d%é", "user": "1"}})).await;
     app.create(json!({"metadata": {"user": "1"}})).await;
-    // quote() each, urlencode() the pairs, and the whole as one query value.
+    // Each is quoted, the pairs are URL-encoded, and the whole is one query value.
     let form = "key%2520%2526%2520more=a%253Db%2520c%252Bd%2525%25C3%25A9&user=1";
     let query = form.replace('%', "%25").replace('=', "%3D").replace('&', "%26");
     assert_eq!(ids(&app, &format!("metadata={query}")).await, [odd]);

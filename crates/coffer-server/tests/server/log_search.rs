@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::app::TestApp;
 
-/// A sandbox that has written these lines, as soon as they are on record.
+/// A sandbox that has written these lines, as soon as they are recorded.
 async fn writer(app: &TestApp, lines: &[&str]) -> String {
     let id = app.create(json!({})).await;
     let agentd = app.engine.agentd(id.parse().unwrap());
@@ -30,7 +30,7 @@ async fn writer(app: &TestApp, lines: &[&str]) -> String {
     panic!("the log of {id} does not have {lines:?}");
 }
 
-/// All that is found, page by page.
+/// All results, page by page.
 async fn found(app: &TestApp, key: &str, query: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut cursor = String::new();
@@ -85,7 +85,7 @@ async fn nobody_finds_what_is_in_logs_of_others() {
     let key = json!({"name": "a", "role": "write", "agent_id": agent["id"]});
     let agents_key =
         app.post("/api/v1/keys", key).await.expect(201).json()["key"].as_str().unwrap().to_string();
-    // The cursor of another's search is one into a sandbox that is not seen.
+    // A cursor of another project's search points to an invisible sandbox.
     let (sandbox, _) = into_it.split_once('~').unwrap();
     for key in [&app.other_key, &agents_key] {
         for cursor in [String::new(), format!("&cursor={into_it}"), format!("&cursor={sandbox}~0-0")] {

@@ -1,4 +1,4 @@
-//! What sandboxes may reach: what the engine is told, and what is told of it.
+//! Network policies: what the engine gets, and what the API reports.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ async fn a_change_is_in_force_and_on_record_or_neither() {
     assert_eq!(app.engine.policy(id.parse().unwrap()), Policy::of(Base::Web));
 }
 
-/// A name of the operator's network is refused without telling what it stands for there.
+/// A refusal of a name in the operator's network does not reveal its address.
 #[tokio::test]
 async fn a_refusal_does_not_tell_an_address_of_the_operators_network() {
     let app = TestApp::start().await;
@@ -109,13 +109,13 @@ async fn refusals_are_served_and_on_record_once() {
     assert_eq!((&recorded[0]["refused"], &recorded[0]["sequence"]), (&json!(2), &json!(2)));
     assert_eq!(reach(&app, &id).await["traffic"]["sent_bytes"], json!(7));
 
-    // A new egress counts from one again; whoever asks on from before gets what it has.
+    // A new egress counts from one again; a caller with an older number gets what it has.
     app.engine.forget_refusals();
     app.engine.refuse(sandbox, "9.9.9.9", "deny:0.0.0.0/0");
     let after = app.get(&format!("/api/v1/sandboxes/{id}/network?after=2")).await.expect(200).json();
     assert_eq!(after["refusals"][0]["address"], json!("9.9.9.9"));
 
-    // What was not sampled yet is on record when the sandbox is gone.
+    // Unsampled refusals are recorded when the sandbox is gone.
     app.delete(&format!("/sandboxes/{id}")).await.expect(204);
     let recorded = recorded_so_far().await;
     assert_eq!(recorded.last().unwrap()["refusals"][0]["address"], json!("9.9.9.9"), "{recorded:?}");

@@ -1,4 +1,4 @@
-//! The server's own address, as browsers see it: what may run there, and what sandboxes may answer for.
+//! The server's own origin in browsers: what may run there, and what sandboxes may answer.
 
 use http::{Method, Request};
 use http_body_util::Full;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::app::{Answer, TestApp};
 
-/// Routes of E2B, which are not in our description.
+/// E2B's routes, which are not in our OpenAPI description.
 const E2B: [&str; 14] = [
     "/sandboxes",
     "/sandboxes/metrics",
@@ -46,7 +46,7 @@ async fn headers_name_a_sandbox_on_no_path_that_the_server_answers() {
     for path in own {
         for port in [49983, 8000] {
             let answer = by_headers(&app, &id, port, &path).await;
-            // Agentd has a page of that name, which SDKs ask for.
+            // agentd has a route of that name, which SDKs use.
             if port == 49983 && path == "/metrics" {
                 continue;
             }

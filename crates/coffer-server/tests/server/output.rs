@@ -1,4 +1,4 @@
-//! What processes did and wrote, from agentd's journal to the API and over restarts.
+//! Executions and output, from agentd's journal to the API and over restarts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::agentd::FakeAgentd;
 use crate::app::{TestApp, policy};
 
-/// In two pieces, neither of which is one.
+/// In two pieces, neither of which matches.
 const CANARY: [&str; 2] = ["ghp_0123456789abcdef", "ghijABCDEFGHIJ012345"];
 
 pub(crate) fn started(command: &str, tag: Option<&str>) -> ProcessFact {
@@ -77,7 +77,7 @@ async fn what_ran_and_what_it_wrote_is_on_record_without_secrets() {
         position += text.len() as u64;
     }
     agentd.happen(7, wrote(OutputStream::Stderr, 0, "oh no\n"));
-    // Six bytes were dropped before anybody read them.
+    // Six bytes were dropped before the server read them.
     agentd.happen(7, wrote(OutputStream::Stderr, 12, "again\n"));
     agentd.happen(7, ended(3));
     app.visit(&id, "/health").await;
@@ -137,12 +137,12 @@ async fn what_ran_and_what_it_wrote_is_on_record_without_secrets() {
             "one",
             "[redacted] three",
             "oh no",
-            "6 bytes of output were not heard of",
+            "6 bytes of output were lost",
             "again",
             "ended: exit status 3",
         ]
     );
-    // By pages of one it is the same.
+    // The same with pages of one.
     let (mut paged, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = logs(&format!("limit=1{cursor}")).await.json();
@@ -166,7 +166,7 @@ async fn what_ran_and_what_it_wrote_is_on_record_without_secrets() {
     assert_eq!(file.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(file.text().lines().count(), 2, "{}", file.text());
 
-    // All of it is there after the sandbox, on both APIs, and agentd need not keep it.
+    // All of it is there after the sandbox has ended, on both APIs, and agentd need not keep it.
     assert!(agentd.acks().last().is_some_and(|ack| ack.upto == 8), "{:?}", agentd.acks());
     app.delete(&format!("/sandboxes/{id}")).await.expect(204);
     assert_eq!(output(&app, &found, "stream=stdout").await, stdout);
@@ -193,7 +193,7 @@ async fn a_torn_tail_and_a_restart_lose_and_repeat_nothing() {
     app.visit(&id, "/health").await;
     execution(&app, &id, |found| found["output_bytes"] == 7).await;
 
-    // A server died when it had written a record and not yet put it on record.
+    // A server died after it had written a record to the file, before it was in the database.
     app.restart(async |app| {
         let files = files(app);
         assert_eq!(files.len(), 1, "{files:?}");
@@ -259,7 +259,7 @@ impl Stream {
         }
     }
 
-    /// What is written next, with the id of its message.
+    /// The next output, with the id of its message.
     async fn output(&mut self) -> (String, String) {
         loop {
             let (id, kind, data) = self.next().await.expect("the stream goes on");
@@ -305,7 +305,7 @@ async fn a_stream_goes_on_from_any_place_over_a_restart() {
         }
         assert_eq!(rest, written[*length..], "from {place}");
     }
-    // Its events come too, with places of their own.
+    // Its events come too, with their own positions.
     let mut stream = Stream::open(&app, &id, Some("0-0")).await;
     let mut kinds = Vec::new();
     while kinds.last().is_none_or(|kind| kind != "execution.ended") {
@@ -339,7 +339,7 @@ async fn too_much_output_is_counted_and_not_kept() {
         (&json!(true), &json!(102_400), &json!(180_000 - 102_400))
     );
     assert_eq!(output(&app, &found, "").await.len(), 102_400);
-    // Agentd need not tell more of it, and tells how much there was.
+    // agentd need not send more of it, and reports how much there was.
     assert!(agentd.acks().iter().any(|ack| ack.mute == [7]), "{:?}", agentd.acks());
     agentd.happen(7, ProcessFact::Ended { exit_code: 0, status: "exit status 0".into(), untold: 1000 });
     let found = execution(&app, &id, |found| found["state"] == "exited").await;
@@ -462,7 +462,7 @@ async fn an_announced_execution_is_bound_to_its_process_alone() {
         source: ExecutionSource::Api,
     };
     let tag = new.id.to_string();
-    // On record by a server that died before the process was heard of.
+    // Recorded by a server that died before the process was reported.
     app.store.begin_execution(ExecutionRow::new(new, project, sandbox, None, 1)).await.unwrap();
     app.restart(async |_| ()).await;
     other_agentd.happen(7, started("thief", Some(&tag)));
@@ -551,7 +551,7 @@ async fn a_replayed_stream_is_in_the_order_of_time() {
             }
         }
         assert_eq!(kinds, expected, "restarted: {restarts}");
-        // Whoever comes back at any place gets the rest in the same order.
+        // A reader that resumes at any position gets the rest in the same order.
         for (at, place) in places.iter().enumerate().take(expected.len() - 1) {
             let mut stream = Stream::open(&app, &id, Some(place)).await;
             assert_eq!(stream.next().await.unwrap().1, expected[at + 1], "after {place}");

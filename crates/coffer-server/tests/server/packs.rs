@@ -23,7 +23,7 @@ fn deflated(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The type and size that an object begins with in a pack.
+/// The type and size at the start of an object in a pack.
 fn object_header(kind: u8, mut size: usize) -> Vec<u8> {
     let mut header = vec![(kind << 4) | u8::try_from(size & 15).unwrap()];
     size >>= 4;
@@ -35,7 +35,7 @@ fn object_header(kind: u8, mut size: usize) -> Vec<u8> {
     header
 }
 
-/// A number as deltas have it.
+/// A number in the encoding of deltas.
 fn delta_size(mut size: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     loop {
@@ -73,7 +73,7 @@ fn delta_bomb() -> Vec<u8> {
     ])
 }
 
-/// A tree of one and a half gibibytes, by its own word.
+/// A tree that declares a size of one and a half gibibytes.
 fn tree_bomb() -> Vec<u8> {
     pack(&[[object_header(2, 1536 * MIB), deflated(&vec![0; 4 * MIB])].concat()])
 }
@@ -113,7 +113,7 @@ async fn a_small_push_that_is_large_in_memory_is_refused() {
         for part in ["ng refs/heads/bomb pack_too_large", "512MiB", "forge.git_memory"] {
             assert!(text.contains(part), "{name}: {text}");
         }
-        // Nobody would know what came of it.
+        // Without a report, the result would be unknown.
         let refused = push(app, &work.url, [command(&id, "side-band-64k"), bomb].concat()).await;
         assert!(refused.status == 422 && refused.text().contains("report-status"), "{}", refused.text());
     }
@@ -138,7 +138,7 @@ async fn a_bundle_that_is_large_in_memory_is_refused() {
     }
 }
 
-/// Bytes that do not compress, the same each time.
+/// Incompressible bytes, the same each time.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -161,7 +161,7 @@ async fn a_push_within_the_limits_passes_and_a_longer_one_says_which_it_broke() 
     };
     let work = Work::on(TestApp::configured(ServerConfig { forge, ..ServerConfig::default() }).await).await;
     let at = work.at("one");
-    // More than git may fill: one blob that it streams, and many that fit.
+    // More than git's memory: one blob that it streams, and many that fit.
     let noise = noise(40 * MIB);
     std::fs::write(at.join("large"), &noise).unwrap();
     for (number, part) in noise.chunks(MIB).take(24).enumerate() {

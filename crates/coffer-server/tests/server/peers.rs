@@ -26,7 +26,7 @@ async fn connect_from(app: &TestApp, address: &str) -> TcpStream {
     socket.connect(app.address()).await.unwrap()
 }
 
-/// The status of the answer to a request with these lines more.
+/// The status of a request with these additional lines.
 async fn ask(stream: &mut TcpStream, before: &str, lines: &str) -> Option<u16> {
     let request = format!("{before}GET /api/v1/sandboxes HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
@@ -57,7 +57,7 @@ async fn idle_connections_of_an_address_make_room_and_those_that_authenticated_s
         closed += usize::from(is_closed(stream).await);
     }
     assert_eq!(closed, 18, "the oldest made room for the newest");
-    // Neither this address nor another is shut out.
+    // Neither this address nor another is locked out.
     for address in ["127.0.0.2", "127.0.0.3"] {
         assert_eq!(ask(&mut connect_from(&app, address).await, "", &good).await, Some(200), "{address}");
     }
@@ -70,7 +70,7 @@ async fn a_crowd_of_strangers_shuts_out_nobody() {
     let good = format!("x-api-key: {}\r\n", app.key);
     let mut crowd = Vec::new();
     for last in 10..60 {
-        // Each has begun a request and does not end it.
+        // Each has begun a request and does not finish it.
         let mut stream = connect_from(&app, &format!("127.0.0.{last}")).await;
         stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
         crowd.push(stream);
@@ -78,7 +78,8 @@ async fn a_crowd_of_strangers_shuts_out_nobody() {
     assert_eq!(ask(&mut connect_from(&app, "127.0.0.2").await, "", &good).await, Some(200));
 }
 
-/// Wrong keys are counted by address: how many are looked up before the fourth is turned away tells whose they are.
+/// Wrong keys are counted by address: the number of lookups before the fourth is refused shows whose they
+/// are.
 async fn wrong_keys(app: &TestApp, before: &str, lines: &str) -> Vec<u16> {
     let mut statuses = Vec::new();
     for _ in 0..5 {
@@ -98,7 +99,7 @@ async fn a_trusted_proxy_is_not_one_peer() {
     }
     let same = wrong_keys(&app, "", "x-forwarded-for: 2001:db8::ffff\r\n").await;
     assert_eq!(same[1], 429, "of one /64: {same:?}");
-    // The same by the PROXY protocol, of both versions.
+    // The same by the PROXY protocol, both versions.
     let v1 = "PROXY TCP4 203.0.113.11 192.0.2.1 4711 80\r\n";
     let v2 = "\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x0b\x00\x71\x0c\x01\x00\x02\x01\x12\x67\0\x50";
     for header in [v1, v2] {

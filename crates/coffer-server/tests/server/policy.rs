@@ -1,4 +1,4 @@
-//! Which commands may be started: set, asked, and held against every way in.
+//! Command policies: set, checked, and enforced on every way in.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ async fn a_refused_command_starts_on_no_way_and_is_told_of() {
     let sources: Vec<_> = told.iter().map(|event| (&event["source"], &event["rule"])).collect();
     assert_eq!(sources, [(&json!("api"), &json!(0)), (&json!("e2b"), &json!(0))]);
     assert!(!format!("{told:?}").contains(secret), "{told:?}");
-    // The audit log is written beside the answers.
+    // The audit log is written after the answers.
     let mut codes = Vec::new();
     for _ in 0..200 {
         let audit = app.get(&format!("/api/v1/audit?subject={id}")).await.expect(200).json();
@@ -137,7 +137,7 @@ async fn a_refused_command_starts_on_no_way_and_is_told_of() {
     assert!(actors.iter().any(|actor| actor.starts_with("key:")), "{codes:?}");
     assert!(actors.contains(&format!("token:{id}").as_str()), "{codes:?}");
 
-    // Another project's policy is not ours.
+    // Another project's policy does not apply.
     app.put("/api/v1/policy", json!({})).await.expect(200);
     app.as_key(&app.other_key, Method::PUT, "/api/v1/policy", json!({"default": "deny"})).await.expect(200);
     app.post(&exec, json!({"command": "rm -rf /tmp/x"})).await.expect(200);

@@ -1,4 +1,4 @@
-//! Several requests at once about one sandbox.
+//! Concurrent requests about one sandbox.
 
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ async fn a_destroy_wins_over_a_pause_and_twice_is_fine() {
         after_freeze(&app, app.delete(&path)),
         async {
             app.engine.wait_for(Op::Freeze).await;
-            // Whoever looks while it ends sees nothing of it.
+            // While it ends, it is no longer visible.
             app.wait_for(&id, "404").await;
             app.post(&format!("{path}/connect"), json!({"timeout": 5})).await.expect(404);
             app.engine.release(Op::Freeze);
@@ -196,7 +196,7 @@ async fn a_guest_that_must_be_healthy_and_is_not_stays_as_it_is() {
 async fn a_create_is_tried_three_times() {
     let app = TestApp::start().await;
     let creates = || app.engine.asked().iter().filter(|(op, _)| *op == Op::Create).count();
-    // As when what was kept ready is at its end when it is handed out.
+    // As if a warm sandbox has died by the time it is handed out.
     let died = || EngineError::WrongState("it is over".into());
     for _ in 0..2 {
         app.engine.fail_next(Op::Create, died());

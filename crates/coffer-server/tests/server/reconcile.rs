@@ -1,4 +1,4 @@
-//! Start and reconnection: the engine and the records are made to agree.
+//! Start and reconnection: the engine is made to agree with the database.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::app::TestApp;
 use crate::engine::Op;
 
-/// A sandbox that is about to be made, like one that there is.
+/// A sandbox to create, like an existing one.
 pub(crate) fn creating(id: SandboxId, like: SandboxRow) -> NewSandbox {
     NewSandbox {
         id,
@@ -143,7 +143,7 @@ async fn a_create_cut_off_by_a_crash_is_undone_unless_its_owner_may_know_of_it()
             let new = creating(id, template.clone());
             app.store.insert_sandbox(&scope, new, None).await.unwrap();
         }
-        // The second was told whose it is, and its owner perhaps that it is ready.
+        // The second was initialised, and its owner may know that it is ready.
         app.engine.agentd(ids[1]).tell(&ids[1].to_string());
         planted.set(Some(ids));
     })

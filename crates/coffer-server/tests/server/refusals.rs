@@ -132,7 +132,7 @@ async fn pages_of_any_site_may_use_the_api_with_a_key() {
         assert_eq!(answer.header("access-control-allow-origin"), Some("*"), "{path}");
         assert_eq!(answer.header("access-control-allow-headers"), Some("x-api-key,content-type"), "{path}");
         assert!(answer.header("access-control-allow-methods").unwrap().contains("DELETE"), "{path}");
-        // No cookie or other sign that a browser adds by itself is ever asked for.
+        // No cookie or other credential that a browser sends by itself is ever accepted.
         assert_eq!(answer.header("access-control-allow-credentials"), None, "{path}");
     }
     for (status, path) in [(200, "/v2/sandboxes"), (404, "/sandboxes/nonsense"), (404, "/nonsense")] {
@@ -293,7 +293,7 @@ async fn what_our_own_api_has_not_is_refused_in_its_shape() {
         assert_eq!(refused["code"], "method_not_allowed", "{method} {path}: {refused}");
         assert!(refused["request_id"].is_string() && refused["hint"].is_string(), "{refused}");
     }
-    // E2B's clients go on to read E2B's shape.
+    // E2B's clients continue to read E2B's shape.
     assert_eq!(app.get("/nothing").await.expect(404).json()["code"], 404);
 }
 
@@ -345,7 +345,7 @@ async fn parameters_that_there_are_not_are_refused_and_those_there_are_named() {
     assert_eq!((app.state(&id).await.as_str(), app.engine.ids().len()), ("running", 1));
     let head = app.request(Method::HEAD, "/api/v1/sandboxes?task_id=x").body(Full::default()).unwrap();
     assert_eq!(app.send(head).await.status, 400);
-    // What is known and does not fit is told by its name.
+    // A known parameter with an invalid value is named.
     for (path, field) in [
         ("/api/v1/sandboxes?limit=many", "limit"),
         ("/api/v1/sandboxes?limit=0", "limit"),
@@ -358,10 +358,10 @@ async fn parameters_that_there_are_not_are_refused_and_those_there_are_named() {
         assert!(refused["message"].as_str().unwrap().starts_with(field), "{path}: {refused}");
     }
     app.get("/api/v1/sandboxes?state=%ff").await.expect(400);
-    // What is empty is none, and lists may be repeated or joined.
+    // An empty value counts as missing, and lists may be repeated or joined.
     let listed =
         app.get("/api/v1/sandboxes?state=running,paused&state=error&template=&limit=").await.expect(200);
     assert_eq!(listed.json()["items"].as_array().unwrap().len(), 1);
-    // E2B's SDKs may send what this server does not know.
+    // E2B's SDKs may send parameters that this server does not know.
     app.get("/v2/sandboxes?somethingNew=1").await.expect(200);
 }

@@ -1,4 +1,4 @@
-//! What happens to a pull request on its forge reaches the task that it is of.
+//! Events of a pull request on its forge reach its task.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use crate::app::{TestApp, policy};
 use crate::forge::{Work, hmac_sha256::sign};
 
-/// A server that begins no attempts by itself: what they come to is the test's to say.
+/// A server that starts no attempts by itself: the test sets their results.
 async fn started() -> TestApp {
     let tasks = TaskSettings { in_all: 0, per_project: 8 };
     TestApp::configured(ServerConfig { lifetime: policy(), tasks, ..ServerConfig::default() }).await
 }
 
-/// A task that is in review with that pull request, as an attempt would have left it.
+/// A task in review with this pull request, as an attempt would have left it.
 async fn in_review(app: &TestApp, more: Value, url: &str, commit: &str) -> String {
     let agent = json!({"name": format!("a-{}", TaskId::generate())});
     let agent = app.post("/api/v1/agents", agent).await.expect(201).json();
@@ -41,7 +41,7 @@ async fn in_review(app: &TestApp, more: Value, url: &str, commit: &str) -> Strin
     made["id"].as_str().unwrap().to_string()
 }
 
-/// Waits until the task, and what was said to it, are so.
+/// Waits until the task and its messages match.
 async fn until(app: &TestApp, task: &str, is_so: impl Fn(&Value, &[Value]) -> bool) -> (Value, Vec<Value>) {
     let mut last = (Value::Null, Vec::new());
     for _ in 0..1000 {
@@ -61,10 +61,10 @@ async fn a_local_review_is_heard_and_a_merge_ends_the_task() {
     let work = Work::on(started().await).await;
     let commit = work.branch("task-1", "feature", "a\n").await;
     work.open("task-1").await;
-    // As people name it who want to be clear.
+    // With the optional prefix that people may write.
     let name = json!({"repository": "local/app"});
     let task = in_review(&work.app, name, "/api/v1/repositories/app/pulls/1", &commit).await;
-    // What it came to is kept.
+    // Its results are stored.
     let mut kept = Vec::new();
     for _ in 0..1000 {
         let page = work.app.get(&format!("/api/v1/artifacts?task_id={task}")).await.expect(200).json();
@@ -142,7 +142,7 @@ async fn githubs_webhooks_are_heard_once_and_start_where_the_task_says_so() {
         "action": "created", "pull_request": {"number": 3},
         "comment": {"id": 77, "path": "src/a.rs", "line": 4, "body": "why?", "author_association": "OWNER"}
     });
-    // Whoever is nobody there, and programs, are not heard.
+    // Comments of strangers and programs are ignored.
     let strangers = [
         ("User", json!("NONE")),
         ("User", json!("CONTRIBUTOR")),
@@ -177,7 +177,7 @@ async fn githubs_webhooks_are_heard_once_and_start_where_the_task_says_so() {
         (&json!({"file": "src/a.rs", "line": 4}), &shown["run_id"])
     );
 
-    // Told again under another id, over a restart, it is the same comment.
+    // Sent again under another id, after a restart, it is the same comment.
     deliver(&app, "d-2", "pull_request_review_comment", comment).await;
     app.restart(async |_| ()).await;
     let talk = json!({
@@ -216,7 +216,7 @@ async fn a_diff_is_kept_by_the_server_that_has_the_repository() {
     work.app
         .restart(async |_| {
             task = in_review(&there, json!({}), "/api/v1/repositories/app/pulls/1", &commit).await;
-            // The other one looks more than once meanwhile.
+            // The other server reads more than once meanwhile.
             tokio::time::sleep(Duration::from_millis(2500)).await;
             let page = there.get(&format!("/api/v1/artifacts?task_id={task}")).await.expect(200).json();
             assert_eq!(page["items"], json!([]), "it is left to the one that can see the diff");

@@ -1,4 +1,4 @@
-//! Taking a sandbox back to one of its snapshots.
+//! Rollback of a sandbox to one of its snapshots.
 
 use coffer_core::{SandboxId, SnapshotId};
 use coffer_engine::{EngineError, RunState};
@@ -64,7 +64,7 @@ async fn only_its_own_snapshots_will_do() {
     app.post(&path, json!({"snapshot_id": "x"})).await.expect(422);
     app.post(&path, json!({"snapshot_id": others, "memory": true})).await.expect(404);
     assert_eq!(app.history(&sandbox).await.len(), 2, "nothing was stopped");
-    // The one that it began with is its own.
+    // The snapshot that it started from is its own.
     let child = app.create(json!({"templateID": others})).await;
     app.post(&format!("/api/v1/sandboxes/{child}/rollback"), json!({"snapshot_id": others}))
         .await
@@ -80,7 +80,7 @@ async fn a_rollback_that_fails_leaves_it_paused_and_can_be_repeated() {
     app.engine.fail_next(Op::Rollback, EngineError::NoCapacity("full".into()));
     app.post(&path, json!({"snapshot_id": to})).await.expect(503);
     assert_eq!(app.state(&sandbox).await, "paused");
-    // Cut off after the host had done it: paused on record, so it is stopped, and the files are the new ones.
+    // Interrupted after the host had done it: recorded as paused, so it is stopped, and has the new files.
     app.restart(async |app| app.engine.tamper(parsed(&sandbox), RunState::Running)).await;
     assert_eq!(app.engine.run(parsed(&sandbox)), Some(RunState::Stopped));
     app.post(&path, json!({"snapshot_id": to})).await.expect(200);

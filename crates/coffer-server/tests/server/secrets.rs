@@ -119,12 +119,12 @@ async fn the_engine_hears_of_headers_and_of_every_change() {
 
     app.put("/api/v1/secrets/github", json!({"value": "canary-two"})).await.expect(200);
     until_told(&app, &id, Some("Bearer canary-two")).await;
-    // A node that has forgotten is told again.
+    // A node that has lost them gets them again.
     let forgetful = app.engine.policy(id.parse().unwrap()).without_secrets();
     app.engine.set_policy(id.parse().unwrap(), forgetful.clone());
     app.engine.reconnect();
     until_told(&app, &id, Some("Bearer canary-two")).await;
-    // And one that a new server finds.
+    // And so does one that a new server finds.
     let sandbox = id.parse().unwrap();
     app.restart(async |app| app.engine.set_policy(sandbox, forgetful)).await;
     until_told(&app, &id, Some("Bearer canary-two")).await;
@@ -133,7 +133,7 @@ async fn the_engine_hears_of_headers_and_of_every_change() {
     let other = json!({"base": "web", "headers": [{"hosts": ["a.com"], "headers": {"X": "${secret:none}"}}]});
     app.put(&path, other).await.expect(422);
     until_told(&app, &id, Some("Bearer canary-two")).await;
-    // Without the secret the way is shut, not open without it.
+    // Without the secret, connections are refused, not sent without it.
     app.delete("/api/v1/secrets/github").await.expect(204);
     until_told(&app, &id, None).await;
     assert!(app.engine.policy(id.parse().unwrap()).is_withheld());
@@ -157,7 +157,7 @@ async fn e2bs_rules_are_headers_too_and_are_not_shown() {
     assert_eq!(app.post("/v2/sandboxes", body).await.status, 422);
 }
 
-/// Plain HTTP is answered by any address, and read by a proxy of the caller's choice.
+/// Any address can answer plain HTTP, and a proxy of the caller's choice can read it.
 #[tokio::test]
 async fn a_secret_for_hosts_leaves_by_verified_tls_alone() {
     let app = TestApp::start().await;
@@ -198,7 +198,7 @@ async fn a_secret_for_hosts_leaves_by_verified_tls_alone() {
     app.as_key(write, Method::PUT, &format!("/sandboxes/{id}/network"), by_tls).await.expect(204);
     until_told(&app, &id, Some("Bearer canary-bound")).await;
 
-    // An admin may allow it on the secret, and take it back: what runs loses the header then.
+    // An admin may allow it on the secret, and revoke that: running sandboxes then lose the header.
     app.put("/api/v1/secrets/github", bound(json!(true))).await.expect(200);
     app.as_key(write, Method::PUT, &own, plain).await.expect(200);
     until_told(&app, &id, Some("Bearer canary-bound")).await;
@@ -221,7 +221,7 @@ async fn the_master_key_is_the_operators() {
     let status =
         app.as_key(operator.reveal(), Method::GET, "/api/v1/admin/master-key", Value::Null).await.expect(200);
     assert_eq!((&status.json()["source"], &status.json()["missing"]), (&json!("setting"), &json!([])));
-    // A key that is given by setting is rotated by setting.
+    // A key in the settings is rotated in the settings.
     let path = "/api/v1/admin/master-key/rotate";
     app.as_key(operator.reveal(), Method::POST, path, Value::Null).await.expect(409);
 }

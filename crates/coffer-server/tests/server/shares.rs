@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::app::{Answer, TestApp};
 
-/// So that it is felt when a request waits, and not when the machine is slow.
+/// Long enough to notice that a request waits, in spite of a slow machine.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// Four places each, of which a project may hold two.
@@ -47,7 +47,7 @@ async fn send(app: &TestApp, request: &str) -> TcpStream {
     stream
 }
 
-/// Sends many requests of the first project's, and returns the answers of those that are refused at once.
+/// Sends many requests of the first project, and returns the answers of those that are refused at once.
 async fn press(app: &TestApp, path: &str, count: usize) -> (Vec<TcpStream>, Vec<String>) {
     let mut open = Vec::new();
     for _ in 0..count {
@@ -184,7 +184,7 @@ async fn git_transfers_of_one_project_leave_room_for_another() {
             app.address()
         )
     };
-    // None of these ever says what it wants.
+    // None of these sends a complete request.
     let mut open = Vec::new();
     for _ in 0..40 {
         open.push(send(&app, &ask(&places[0], 1000, "")).await);

@@ -1,4 +1,4 @@
-//! Snapshots: made, named, listed, deleted, begun with; and pauses that put memory on disk.
+//! Snapshots: created, named, listed, deleted, used; and pauses that save memory to disk.
 
 use coffer_core::{SandboxId, SnapshotId};
 use coffer_engine::{EngineError, RunState};
@@ -40,7 +40,7 @@ async fn a_snapshot_is_a_template_by_its_id() {
         (&detail["sandbox_id"], &detail["memory"], &detail["note"], &detail["state"]),
         (&json!(source), &json!(false), &json!(LACKS), &json!("ready"))
     );
-    // The source may be over.
+    // The source may have ended.
     app.delete(&format!("/sandboxes/{source}")).await.expect(204);
     for template in [id, bare] {
         let child = app.create(json!({"templateID": template})).await;
@@ -236,7 +236,7 @@ async fn with_memory_processes_are_kept_and_go_on() {
     assert!(!app.engine.order(parsed(cold["id"].as_str().unwrap())).memory);
     let none = json!({"snapshot_id": files["id"], "memory": true});
     assert_eq!(app.post("/api/v1/sandboxes", none).await.expect(501).json()["code"], "not_supported");
-    // A dump that fails is no reason to lose the files, unless memory was demanded.
+    // A failed dump must not lose the files, unless memory was required.
     app.engine.fail_next(Op::Snapshot, EngineError::Failed("criu gave up".into()));
     let fallen = snapshot(&app, &source, json!({})).await;
     assert_eq!((&fallen["memory"], &fallen["note"]), (&json!(false), &json!("criu gave up")));
@@ -340,7 +340,7 @@ async fn traffic_passes_while_files_are_snapshotted() {
     made.expect(201);
 }
 
-/// A host that dies while the source stands still for a snapshot, and whose successor makes the snapshot.
+/// A host that dies while the source is frozen for a snapshot, and whose successor creates the snapshot.
 #[tokio::test]
 async fn a_source_that_was_left_standing_still_goes_on() {
     let app = TestApp::start().await;
@@ -357,7 +357,7 @@ async fn a_source_that_was_left_standing_still_goes_on() {
     assert_eq!(app.visit(&source, "/health").await.status, 204);
 }
 
-/// The server before this one asked for it, and the host is still at it or done: that is no death.
+/// An earlier server requested it, and the host is still at it or done: the sandbox is not dead.
 #[tokio::test]
 async fn a_dump_that_another_server_asked_for_is_no_death() {
     let mut app = with_memory().await;
@@ -377,7 +377,7 @@ async fn a_dump_that_another_server_asked_for_is_no_death() {
     assert_eq!(app.state(&sandbox).await, "running");
 }
 
-/// A pause that an earlier server asked for is under way: who comes meanwhile waits, and reaches a sandbox that runs.
+/// A pause that an earlier server requested is in progress: clients wait, and then reach a running sandbox.
 #[tokio::test]
 async fn what_the_host_is_still_at_is_waited_for() {
     let mut app = with_memory().await;
@@ -414,7 +414,7 @@ async fn a_pause_puts_memory_on_disk_and_a_connect_restores_it() {
     assert_eq!(app.visit(&sandbox, "/health").await.status, 204);
     let same = app.engine.agentd(id).inits();
     assert_eq!(same.first(), agentd.inits().first(), "the same agentd, with its processes");
-    // The journal goes on where it was: one execution, not two.
+    // The journal continues where it was: one execution, not two.
     agentd.happen(7, ProcessFact::Ended { exit_code: 3, status: "exit status 3".into(), untold: 0 });
     let mut executions = Value::Null;
     for _ in 0..300 {
@@ -469,7 +469,7 @@ async fn a_paused_sandbox_on_disk_survives_a_restart_and_traffic_wakes_it() {
     assert_eq!(app.engine.run(parsed(&sandbox)), Some(RunState::Hibernated));
     assert_ne!(app.visit(&sandbox, "/envs").await.status, 502);
     assert_eq!(app.state(&sandbox).await, "running");
-    // Cut off between the engine and the record: on record it runs, so it runs.
+    // Interrupted between the engine and the record: recorded as running, so it runs.
     app.restart(async |app| app.engine.hibernate_now(parsed(&sandbox))).await;
     assert_eq!(app.engine.run(parsed(&sandbox)), Some(RunState::Running));
 }

@@ -75,7 +75,7 @@ async fn a_socket_tells_what_the_stream_tells_and_goes_on_where_it_was() {
     let first = event(&mut socket).await;
     assert_eq!((&first["kind"], &first["sequence"]), (&json!("sandbox.creating"), &json!(1)));
     assert_eq!(event(&mut socket).await["kind"], "sandbox.running");
-    // What a client says is not listened to.
+    // Messages of a client are ignored.
     socket.send(Message::text("hello")).await.unwrap();
     let listed = app.get("/api/v1/events").await.expect(200).json();
     assert_eq!(listed["items"][0], first, "the same shape");
@@ -150,7 +150,7 @@ async fn a_reader_that_takes_nothing_is_let_go_and_others_are_not_held_up() {
         }
     };
     tokio::join!(write, read);
-    // Whatever it still gets of what was under way, the end comes.
+    // Whatever it still gets of events in progress, the end comes.
     tokio::time::sleep(Duration::from_secs(12)).await;
     let mut got = 0;
     let end = loop {

@@ -1,4 +1,4 @@
-//! Starts that fail: what is said of them.
+//! Failed starts and their messages.
 
 use std::error::Error as _;
 

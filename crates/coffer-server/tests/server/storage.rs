@@ -1,4 +1,4 @@
-//! Repositories, Git LFS and artifacts share one quota, and a floor of free disk space.
+//! Repositories, Git LFS and artifacts share one quota, and a minimum of free disk space.
 
 use bytes::Bytes;
 use coffer_core::settings::ByteSize;
@@ -48,7 +48,7 @@ async fn used(app: &TestApp) -> Value {
     app.get("/api/v1/quotas").await.expect(200).json()["used"]["storage_mib"].clone()
 }
 
-/// Waits until what was reserved is given back.
+/// Waits until reservations are released.
 async fn until_used(app: &TestApp, expected: i64) {
     for _ in 0..500 {
         if used(app).await == json!(expected) {
@@ -77,7 +77,7 @@ async fn pushes_large_objects_and_artifacts_count_together() {
     expect_quota(&upload(app, &app.key, 3 << 20).await.expect(429));
     expect_quota(&put(&work, &noise(3 << 20)).await.expect(429));
 
-    // A push that is too large is refused in git's own words, with the reason.
+    // A push that is too large is refused in git's own format, with the reason.
     std::fs::write(work.at("one").join("large"), noise(3 << 20)).unwrap();
     let clone = work.at("one");
     for args in [&["add", "--all"][..], &["commit", "--quiet", "--message", "large"]] {
@@ -98,7 +98,7 @@ async fn pushes_large_objects_and_artifacts_count_together() {
     until_used(app, 4).await;
     upload(app, &app.other_key, 3 << 20).await.expect(201);
 
-    // With nothing left, git hears why before it sends anything.
+    // With nothing left, git gets the reason before it sends anything.
     let artifacts = app.get("/api/v1/artifacts").await.expect(200).json();
     assert_eq!(artifacts["items"].as_array().unwrap().len(), 1);
     let left = (4 << 20) - (3 << 20) - 200_000;
@@ -114,7 +114,7 @@ async fn pushes_large_objects_and_artifacts_count_together() {
         "{told}"
     );
 
-    // What is deleted makes room.
+    // Deleting frees space.
     app.as_key(operator.reveal(), Method::PUT, &path, json!({})).await.expect(200);
     app.delete(&work.path).await.expect(204);
     upload(app, &app.key, 1 << 20).await.expect(201);

@@ -13,10 +13,10 @@ use tokio::sync::Semaphore;
 
 use crate::app::{TestApp, policy};
 
-/// Does every step at once, but lets agents work only as permits come.
+/// Does every step at once, but lets agents work only with permits.
 pub(crate) struct Shop {
     pub(crate) agents: Semaphore,
-    /// Where they work; in none that exists, where nothing is said.
+    /// Their sandbox; one that does not exist by default.
     pub(crate) sandbox: Mutex<Option<SandboxId>>,
 }
 
@@ -102,7 +102,7 @@ pub(crate) async fn task(app: &TestApp, body: Value) -> String {
     app.post("/api/v1/tasks", body).await.expect(201).json()["id"].as_str().unwrap().to_string()
 }
 
-/// Waits until a task is so.
+/// Waits until a task matches.
 pub(crate) async fn until(app: &TestApp, task: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let mut last = Value::Null;
     for _ in 0..3000 {
@@ -315,7 +315,7 @@ async fn an_attempt_is_cancelled_replaced_or_in_need_of_a_person() {
     assert_eq!(page["items"][0]["id"], json!(id));
     let seen = patch(&app, &format!("/api/v1/tasks/{id}"), None, json!({"needs_attention": false})).await;
     assert_eq!(seen.expect(200).json()["needs_attention"], Value::Null);
-    // What lacks something does not begin.
+    // A task that lacks something does not start.
     for (body, field) in [
         (json!({"title": "a", "repository": "x"}), "agent_id"),
         (json!({"title": "b", "agent_id": agent}), "repository"),
@@ -368,7 +368,7 @@ async fn an_agent_is_defined_and_its_environment_is_not_shown() {
         (&presets[0]["preset"], &presets[0]["usual_secret"]),
         (&json!("claude_code"), &json!("ANTHROPIC_API_KEY"))
     );
-    // An agent reads its own tasks and speaks to them, and no more.
+    // An agent reads its own tasks and posts to them, and nothing more.
     let key = json!({"name": "k", "role": "write", "agent_id": id});
     let key = app.post("/api/v1/keys", key).await.expect(201).json()["key"].as_str().unwrap().to_string();
     let own = task(&app, json!({"title": "own", "agent_id": id})).await;

@@ -1,4 +1,4 @@
-//! Who may do what: roles, agents, operators, other projects, and the log of it all.
+//! Access: roles, agents, operators, other projects, and the audit log.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::app::TestApp;
 
-/// Makes a key through the API and returns its secret.
+/// Creates a key through the API and returns its secret.
 async fn key(app: &TestApp, request: Value) -> String {
     let made = app.post("/api/v1/keys", request).await.expect(201).json();
     made["key"].as_str().unwrap().to_string()
@@ -22,7 +22,7 @@ async fn agent(app: &TestApp, name: &str) -> (String, String) {
     (id, key)
 }
 
-/// Puts an execution in a sandbox on record.
+/// Records an execution in a sandbox.
 async fn executed(app: &TestApp, sandbox: &str) -> String {
     let new = NewExecution {
         id: ExecutionId::generate(),
@@ -38,7 +38,7 @@ async fn executed(app: &TestApp, sandbox: &str) -> String {
     id.to_string()
 }
 
-/// Puts a task on record that an attempt was asked for.
+/// Creates a task with a requested attempt.
 async fn attempted(app: &TestApp) -> (String, String) {
     let task = app.post("/api/v1/tasks", json!({"title": "mine"})).await.expect(201).json();
     let task = task["id"].as_str().unwrap().to_string();
@@ -53,7 +53,7 @@ async fn attempted(app: &TestApp) -> (String, String) {
     (task, run.to_string())
 }
 
-/// A competition that is over, so that nothing is under way any more.
+/// A finished competition, so that nothing is in progress any more.
 async fn competed(app: &TestApp, repository: &str) -> String {
     let racer = json!({"name": "racer", "definition": {"preset": "custom", "command": ["true", "{prompt}"]}});
     let racer = app.post("/api/v1/agents", racer).await.expect(201).json();
@@ -71,7 +71,7 @@ async fn competed(app: &TestApp, repository: &str) -> String {
     panic!("{path} does not end")
 }
 
-/// Every operation of the description, with its path filled by `fill`.
+/// Every operation of the OpenAPI description, with its path filled by `fill`.
 fn operations(openapi: &Value, fill: impl Fn(&str) -> String) -> Vec<(Method, String, Value)> {
     let paths = openapi["paths"].as_object().unwrap();
     let all = paths.iter().flat_map(|(path, methods)| {
@@ -90,7 +90,7 @@ fn operations(openapi: &Value, fill: impl Fn(&str) -> String) -> Vec<(Method, St
     all.collect()
 }
 
-/// A body that each operation takes, so that it is refused for whose it is and not for its form.
+/// A valid body for each operation, so that it is refused for its project and not for its form.
 fn body(method: &Method, path: &str) -> Value {
     match (method.as_str(), path) {
         ("PUT", path) if path.ends_with("/network") => json!({"base": "public"}),
@@ -165,7 +165,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let path = format!("/api/v1/sandboxes/{sandbox}/snapshots");
     let snapshot = app.post(&path, json!({"name": "mine"})).await.expect(201).json();
     let snapshot = snapshot["id"].as_str().unwrap().to_string();
-    // Where nothing is sent: what it stands for is refused before anything is dialled.
+    // An address that is refused before anything is dialled.
     let webhook = json!({"url": "https://localhost:1/", "events": ["webhook.ping"], "enabled": false});
     let webhook = app.post("/api/v1/webhooks", webhook).await.expect(201).json();
     let webhook = webhook["id"].as_str().unwrap().to_string();
@@ -207,7 +207,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         if path.ends_with("/stream") || operation["security"] == json!([{}]) {
             continue;
         }
-        // What a query lacks is refused first, the same for everyone.
+        // A missing query parameter is refused first, for everyone alike.
         let query = if path.ends_with("/compare") { "?left=1&right=2" } else { "" };
         let asked = format!("{path}{query}");
         let answer = app.as_key(&app.other_key, method.clone(), &asked, body(&method, &path)).await;
@@ -245,7 +245,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             &artifact,
             &fork,
         ] {
-            // A refusal may repeat the id that was asked for, and the audit log tells one's own requests.
+            // A refusal may repeat the requested id, and the audit log has the caller's own requests.
             let may_tell = theirs || path.ends_with("/audit");
             assert!(may_tell || !answer.text().contains(id.as_str()), "{method} {path}: {}", answer.text());
         }
@@ -286,7 +286,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         (&json!("mine-alone"), &json!(1))
     );
     let touched: Vec<_> = app.engine.asked().into_iter().filter(|op| !asked.contains(op)).collect();
-    // What the other project made for itself is its own.
+    // The other project's own data stays.
     assert!(touched.iter().all(|(_, id)| id.to_string() != sandbox), "{touched:?}");
     assert_eq!(app.get("/api/v1/keys").await.expect(200).json()["items"].as_array().unwrap().len(), 3);
 }
@@ -315,7 +315,7 @@ async fn a_role_allows_what_it_says_on_both_apis() {
         let answer = app.as_key(key, method.clone(), &path, body).await;
         assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());
     }
-    // Who holds the token of a sandbox can start commands in it.
+    // A client with the token of a sandbox can start commands in it.
     for (key, sees) in [(&reads, false), (&writes, true)] {
         let path = format!("/sandboxes/{sandbox}");
         let detail = app.as_key(key, Method::GET, &path, Value::Null).await.expect(200).json();
@@ -330,7 +330,7 @@ async fn an_agent_acts_on_its_own_sandboxes_alone() {
     let (one, ones) = agent(&app, "one").await;
     let (_, others) = agent(&app, "other").await;
     let nobodys = app.create(json!({})).await;
-    // By E2B's route too, as its SDKs do.
+    // Also by E2B's route, as its SDKs do.
     let made =
         app.as_key(&ones, Method::POST, "/v2/sandboxes", json!({"templateID": "base"})).await.expect(201);
     let sandbox = made.json()["sandboxID"].as_str().unwrap().to_string();
@@ -359,10 +359,10 @@ async fn an_agent_acts_on_its_own_sandboxes_alone() {
     assert_eq!((listed(ones.clone()).await, listed(others.clone()).await), ((1, 1), (0, 0)));
     let body = json!({"agent_id": one});
     app.as_key(&others, Method::POST, "/api/v1/sandboxes", body.clone()).await.expect(404);
-    // An agent that could make keys could make itself one without bounds.
+    // An agent that could create keys could create one without limits.
     app.post("/api/v1/keys", json!({"name": "x", "role": "admin", "agent_id": one})).await.expect(422);
     app.as_key(&ones, Method::POST, "/api/v1/keys", json!({"name": "x"})).await.expect(403);
-    // The project may make sandboxes for it.
+    // The project may create sandboxes for it.
     let given = app.post("/api/v1/sandboxes", body).await.expect(201).json();
     assert_eq!((given["agent_id"].as_str(), listed(ones.clone()).await), (Some(one.as_str()), (2, 2)));
 

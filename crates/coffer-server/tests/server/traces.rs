@@ -14,8 +14,8 @@ use tokio::net::TcpListener;
 
 use crate::app::{TestApp, policy};
 
-/// What a receiver reads of a request: numbers as in OpenTelemetry's `trace.proto`, which the server's own
-/// messages are not used for, so that a wrong number there shows here.
+/// The parsed request, with field numbers from OpenTelemetry's `trace.proto`. The server's own message types
+/// are not used, so that a wrong number there shows here.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Request {
     #[prost(message, repeated, tag = "1")]
@@ -77,13 +77,13 @@ impl Span {
     }
 }
 
-/// Takes spans at any path and notes how they came.
+/// Accepts spans at any path and records the requests.
 #[derive(Debug, Default)]
 struct Received {
     spans: Vec<Span>,
     /// Path, authorization and content type of each request.
     requests: Vec<(String, Option<String>, Option<String>)>,
-    /// Answers so many requests with 503 before it takes any.
+    /// Answers this many requests with 503 first.
     refuse: usize,
 }
 
@@ -144,7 +144,7 @@ async fn until(received: &Mutex<Received>, what: &str, enough: impl Fn(&Received
 
 #[tokio::test]
 async fn a_sandbox_is_one_trace_and_requests_are_linked_to_it() {
-    // It is away at first: what is tried again arrives.
+    // It is down at first: retried spans arrive.
     let (address, received) = receiver(2).await;
     let headers = Some(SecretText::new("x-team=one%20two"));
     let app = app(TraceSettings { endpoint: Some(address), headers, ..TraceSettings::default() }).await;

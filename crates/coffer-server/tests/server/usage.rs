@@ -1,4 +1,4 @@
-//! Usage, budgets and figures.
+//! Usage, budgets and metrics.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::app::{TestApp, policy};
 
-/// A sandbox costs one a second, whatever its size; usage is put on record every second.
+/// A sandbox costs one per second, whatever its size; usage is recorded every second.
 async fn priced() -> TestApp {
     let usage = UsageSettings { sandbox_second: 1.0, interval_s: 1, ..UsageSettings::default() };
     let metrics = MetricsSettings { public: true };
@@ -23,7 +23,7 @@ async fn usage(app: &TestApp, query: &str) -> Vec<UsageEntry> {
     page.items
 }
 
-/// Waits until so much was spent on a sandbox.
+/// Waits until this much was spent on a sandbox.
 async fn spent(app: &TestApp, id: &str, least: f64) -> UsageEntry {
     for _ in 0..600 {
         let lines = usage(app, &format!("group=sandbox&sandbox={id}")).await;
@@ -45,7 +45,7 @@ async fn wait_for_event(app: &TestApp, kind: &str) -> Value {
     panic!("no event {kind}");
 }
 
-/// The value of a figure whose line begins with `name`.
+/// The value of a metric whose line begins with `name`.
 async fn figure(app: &TestApp, name: &str) -> Option<f64> {
     let text = app.get("/metrics").await.text();
     assert!(text.ends_with("# EOF\n"), "{text}");
@@ -59,12 +59,12 @@ async fn time_that_a_sandbox_runs_is_counted_once_over_restarts_and_pauses() {
     let began = std::time::Instant::now();
     let id = app.create(json!({})).await;
     spent(&app, &id, 1.0).await;
-    // The sandbox runs on without the server, and is counted for that.
+    // The sandbox keeps running without the server, and that time is counted.
     app.restart(async |_| tokio::time::sleep(Duration::from_millis(1500)).await).await;
     spent(&app, &id, 2.5).await;
     app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(204);
     let ran = began.elapsed().as_secs_f64();
-    // What was counted settles and stays: a pause costs nothing.
+    // The count settles and stays: a pause costs nothing.
     let mut last = spent(&app, &id, 2.5).await;
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(1200)).await;
@@ -113,7 +113,7 @@ async fn a_budget_warns_then_pauses_and_lets_go_when_it_is_raised() {
     let history = app.history(&id).await;
     assert!(history.last().unwrap().reason.starts_with("paused because its budget is spent; "));
 
-    // Neither traffic nor anybody who asks brings it back, and no other is made.
+    // Neither traffic nor a request resumes it, and no other is created.
     let refused = app.post(&format!("/v2/sandboxes/{id}/connect"), json!({})).await.expect(402).json();
     assert_eq!(refused["message"], "the project's budget is spent");
     let refused = app.post("/api/v1/sandboxes", json!({})).await.expect(402).json();
@@ -200,10 +200,10 @@ async fn figures_are_for_operators_unless_they_are_opened() {
     assert_eq!(figure(&app, "sandbox_ended_total{reason=\"requested\"}").await, Some(1.0));
 }
 
-/// Every name in the alert rules and on the dashboard is one that the server gives out.
+/// Every name in the alert rules and on the dashboard is one that the server exports.
 #[tokio::test]
 async fn alerts_and_dashboard_name_figures_that_exist() {
-    // Nobody listens there; the figures of spans are there nevertheless.
+    // Nothing listens there; the metrics of spans exist nevertheless.
     let traces = TraceSettings { endpoint: Some("http://127.0.0.1:9".into()), ..TraceSettings::default() };
     let metrics = MetricsSettings { public: true };
     let config = ServerConfig { lifetime: policy(), traces, metrics, ..ServerConfig::default() };

@@ -1,4 +1,4 @@
-//! Sandboxes that die or fall silent.
+//! Sandboxes that die or stop answering.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Webhooks out, with receivers that answer, fail, hang, redirect, go on for ever and lie.
+//! Webhooks, with receivers that answer, fail, hang, redirect, stream endlessly and lie.
 
 use std::collections::HashMap;
 use std::process::Stdio;
@@ -16,25 +16,25 @@ use tokio::sync::Notify;
 
 use crate::app::{TestApp, policy};
 
-/// How a receiver takes a request.
+/// How a receiver handles a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Good,
-    /// Answers so.
+    /// Answers with this status.
     Status(u16),
-    /// Redirects to a place that would answer well.
+    /// Redirects to an address that would succeed.
     Redirects,
-    /// Takes it and says nothing.
+    /// Accepts it and sends nothing.
     Hangs,
-    /// Answers well, with a body that never ends.
+    /// Succeeds, with an endless body.
     GoesOn,
-    /// Is no web server at all.
+    /// Does not speak HTTP.
     Lies,
     /// Ends the connection.
     HangsUp,
 }
 
-/// What came in.
+/// The received requests.
 #[derive(Debug, Clone)]
 struct Got {
     path: String,
@@ -48,7 +48,7 @@ impl Got {
     }
 }
 
-/// Someone who is told.
+/// A receiver.
 struct Receiver {
     port: u16,
     mood: Arc<Mutex<Mood>>,
@@ -86,7 +86,7 @@ impl Receiver {
         self.got.lock().unwrap().clone()
     }
 
-    /// Waits until so many have come.
+    /// Waits until this many have arrived.
     async fn wait_for(&self, count: usize) -> Vec<Got> {
         let wait = async {
             loop {
@@ -153,7 +153,7 @@ async fn serve(mut stream: TcpStream, mood: Arc<Mutex<Mood>>, got: Arc<Mutex<Vec
     }
 }
 
-/// Quick to try again, quick to lose patience.
+/// Short retries and timeouts.
 fn settings() -> WebhookSettings {
     WebhookSettings {
         local_targets: true,
@@ -174,13 +174,13 @@ async fn made(app: &TestApp, url: &str, events: &[&str]) -> (String, String) {
     (format!("/api/v1/webhooks/{}", made["id"].as_str().unwrap()), secret)
 }
 
-/// Something happens.
+/// Records an event.
 async fn say(app: &TestApp, title: &str) -> String {
     let task = app.post("/api/v1/tasks", json!({"title": title})).await.expect(201).json();
     task["id"].as_str().unwrap().to_string()
 }
 
-/// Waits until the webhook's log is so.
+/// Waits until the webhook's log matches.
 async fn until(app: &TestApp, path: &str, is_so: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let mut last = Vec::new();
     for _ in 0..2000 {
@@ -194,7 +194,7 @@ async fn until(app: &TestApp, path: &str, is_so: impl Fn(&[Value]) -> bool) -> V
     panic!("still {last:?}");
 }
 
-/// What the documentation tells receivers to do, run as it stands there.
+/// The code that the documentation gives to receivers, run literally.
 async fn verify(secret: &str, got: &Got, now: i64) -> bool {
     let docs =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/webhooks.md")).unwrap();
@@ -252,7 +252,7 @@ async fn an_event_is_told_signed_and_only_to_whom_wants_it() {
     let detail = app.get(&format!("{path}/deliveries/{}", first.headers["webhook-id"])).await.expect(200);
     assert_eq!(detail.json()["body"], json!(first.body));
 
-    // As the documentation tells to check it.
+    // Checked as the documentation says.
     let at: i64 = first.headers["x-coffer-timestamp"].parse().unwrap();
     assert!(verify(&secret, first, at).await);
     let forged = Got { body: first.body.replace("task.created", "task.deleted"), ..first.clone() };
@@ -262,7 +262,7 @@ async fn an_event_is_told_signed_and_only_to_whom_wants_it() {
     let mut later = first.clone();
     later.headers.insert("x-coffer-timestamp".into(), (at + 3600).to_string());
     assert!(!verify(&secret, &later, at + 3600).await, "and made to look new");
-    // A stored secret is the key as it is, and is not shown.
+    // A stored secret is used as it is, and is not shown.
     app.put("/api/v1/secrets/hook", json!({"value": "as it is"})).await.expect(201);
     let changed = app.as_key(&app.key, Method::PATCH, &path, json!({"secret": "hook"})).await.expect(200);
     assert_eq!((&changed.json()["secret"], changed.text().contains("as it is")), (&json!("hook"), false));
@@ -302,7 +302,7 @@ async fn a_receiver_that_does_not_take_it_is_tried_again_and_then_given_up() {
         assert_eq!((&shown["failures"], &shown["enabled"]), (&json!(3), &json!(true)));
         assert!(!log[0]["response"].as_str().unwrap_or_default().contains('\x1b'), "{log:?}");
 
-        // It is well again, and somebody asks for it once more.
+        // It works again, and a person requests it once more.
         receiver.be(Mood::GoesOn);
         let again = format!("{path}/deliveries/{}/redeliver", log[0]["id"].as_str().unwrap());
         app.post_empty(&again).await.expect(202);
@@ -356,7 +356,7 @@ async fn one_that_is_gone_or_never_works_is_disabled() {
         assert_eq!(told.last(), Some(&json!({ "reason": reason })));
         let before = receiver.got().len();
         say(&app, "Not told").await;
-        // A test goes all the same, and comes after whatever else would have been sent.
+        // A test is sent all the same, after everything else would have been.
         receiver.be(Mood::Good);
         app.post_empty(&format!("{path}/test")).await.expect(202);
         let got = receiver.wait_for(before + 1).await;
@@ -388,7 +388,7 @@ async fn nothing_is_lost_over_a_restart_and_two_servers_tell_once() {
     let mut app = started(settings()).await;
     let receiver = Receiver::start(Mood::Good).await;
     made(&app, &receiver.url(), &["task.created", "secret.created"]).await;
-    // While no server runs, somebody else writes to the same records.
+    // While no server runs, another process writes to the same database.
     app.restart(async |app| {
         let scope = app.scope().await;
         for at in 0..3 {
@@ -459,7 +459,7 @@ async fn what_is_wrong_is_refused_and_nothing_is_anothers() {
     ] {
         app.as_key(other, method, &path, json!({})).await.expect(404);
     }
-    // A key that only reads sees where it goes, not the whole address.
+    // A key that may only read sees the host, not the whole address.
     let reader = app.post("/api/v1/keys", json!({"name": "r", "role": "read"})).await.expect(201).json();
     let reader = reader["key"].as_str().unwrap();
     let seen = app.as_key(reader, Method::GET, &path, Value::Null).await.expect(200);
@@ -467,7 +467,7 @@ async fn what_is_wrong_is_refused_and_nothing_is_anothers() {
         (&seen.json()["url"], seen.text().contains("t0ken")),
         (&json!("https://example.com/…"), false)
     );
-    // An agent's key would read in the log what is about others.
+    // An agent's key would see other events in the log.
     let agent = app.post("/api/v1/agents", json!({"name": "a"})).await.expect(201).json();
     let key = json!({"name": "a", "role": "write", "agent_id": agent["id"]});
     let agents = app.post("/api/v1/keys", key).await.expect(201).json();

@@ -10,7 +10,7 @@ fn root_or_skip() -> bool {
     root
 }
 
-/// A pretended machine: merged `/usr`, a program or two, and things that must not be seen.
+/// A fake machine: merged `/usr`, a program or two, and files that must not be visible.
 fn machine() -> tempfile::TempDir {
     let host = tempfile::tempdir().unwrap();
     let tree = Tree::at(host.path());
@@ -107,7 +107,7 @@ fn what_may_be_secret_in_usr_is_covered() {
     let layer = &template.overlays[1].layers[0].path;
     let metadata = fs::symlink_metadata(layer.join("pip.conf")).unwrap();
     assert!(metadata.file_type().is_char_device() && metadata.rdev() == 0);
-    // What is closed on the host needs no cover: the layer shows only what is public.
+    // Private files of the host need no whiteout: the layer shows only public ones.
     let marks: Vec<_> = template.overlays.iter().flat_map(|overlay| &overlay.layers).collect();
     assert_eq!(marks.iter().map(|layer| layer.public_only).collect::<Vec<_>>(), [false, false, true]);
     for path in ["etc", "local/etc"] {
@@ -173,7 +173,7 @@ fn roots_directories_and_programs_are_framed_and_nothing_closed() {
     for path in ["bin/closed", "bin/plain", "local/share/closed", "local/share/keys/public"] {
         assert!(!layer.join(path).exists(), "{path}");
     }
-    // A directory that the host closes is in no later frame.
+    // A directory that the host makes private is not in later frames.
     fs::set_permissions(host.path().join("usr/local/share/keys"), fs::Permissions::from_mode(0o700)).unwrap();
     let later = TemplateStore::open(store.directory(), |_| Ok(Vec::new())).unwrap();
     let second = ensure_from(&later, host.path()).unwrap();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A pretended host with these files.
+/// A fake host with these files.
 fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for (path, text) in files {

@@ -1,4 +1,4 @@
-//! GitHub's published description, as far as it is used: what may be asked, and what answers look like.
+//! The used part of GitHub's published OpenAPI description: allowed requests, and shapes of answers.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ pub fn operations() -> Vec<Operation> {
 }
 
 impl Operation {
-    /// The named parts of a path that is this operation's.
+    /// The named parts of a path, if it matches this operation.
     pub fn matches(&self, method: &str, path: &str) -> Option<Vec<String>> {
         let (ours, theirs): (Vec<_>, Vec<_>) = (self.path.split('/').collect(), path.split('/').collect());
         if method != self.method || ours.len() != theirs.len() {
@@ -46,7 +46,7 @@ impl Operation {
         Some(named)
     }
 
-    /// What is wrong with a request by the description.
+    /// Violations of the description by a request.
     pub fn flaws(&self, query: &[(String, String)], body: Option<&Value>) -> Vec<String> {
         let mut flaws = Vec::new();
         for (name, value) in query {
@@ -72,7 +72,7 @@ impl Operation {
     }
 }
 
-/// The part of JSON Schema that the description uses. Stricter than GitHub: what it does not name is a flaw.
+/// The part of JSON Schema that the description uses. Stricter than GitHub: unknown fields are violations.
 fn check(schema: &Value, value: &Value, at: &str, flaws: &mut Vec<String>) {
     if value.is_null() && schema["nullable"] == Value::Bool(true) {
         return;

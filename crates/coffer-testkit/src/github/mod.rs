@@ -1,4 +1,4 @@
-//! A GitHub of the test's own: it refuses what the published description does not allow, answers with its examples, and
+//! A fake GitHub: it refuses what the published description does not allow, answers with its examples, and
 //! has real git behind it.
 
 mod description;
@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 pub use description::{Operation, operations};
 
-/// What it does instead of answering, once.
+/// What it does once instead of answering.
 #[derive(Debug, Clone)]
 pub enum Mood {
     Answer(u16, Vec<(&'static str, String)>, Value),
@@ -103,7 +103,7 @@ impl FakeGitHub {
         self.world.lock().unwrap().asked.iter().filter(|asked| asked.starts_with(what)).count()
     }
 
-    /// Every request was one that GitHub describes.
+    /// Checks that every request is one that GitHub describes.
     pub fn assert_no_flaws(&self) {
         let flaws = &self.world.lock().unwrap().flaws;
         assert!(flaws.is_empty(), "{flaws:#?}");
@@ -329,7 +329,7 @@ async fn act(
             if given["sha"].as_str().is_some_and(|sha| pull["head"]["sha"] != sha) {
                 return Err((409, "Head branch was modified. Review and try the merge again.".into()));
             }
-            // Straight on to the head: all that a test needs of a merge.
+            // Sets the base to the head: all that a test needs of a merge.
             let head = pull["head"]["sha"].as_str().unwrap();
             git(&bare, &["update-ref", "refs/heads/main", head]).await;
             let mut world = world.lock().unwrap();
@@ -399,7 +399,7 @@ async fn act(
     }
 }
 
-/// Git's own server, for whoever has a token.
+/// Git's own server, for clients with a token.
 async fn serve_git(
     parts: &http::request::Parts,
     path: &str,

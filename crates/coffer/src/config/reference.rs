@@ -10,11 +10,11 @@ const INTRODUCTION: &str = "\
 
 A setting can be given by a flag, by the environment or in a file; a flag wins over the environment, the
 environment over the file, the file over the default. `coffer config show` prints every setting with its value
-and where that came from, `coffer config check` says whether `coffer up` would take them.
+and its source, `coffer config check` says whether `coffer up` would accept them.
 
 The file is TOML. It is the one that `--config FILE` or `COFFER_CONFIG` names, else `coffer.toml` in the data
-directory (as flag or environment give it), else `/etc/coffer/coffer.toml`; one file is read, not several.
-A name that is no setting is refused, with its line and the nearest name that is one; so is a bad value.
+directory (from the flag or the environment), else `/etc/coffer/coffer.toml`; only one file is read.
+Unknown names are refused, with their line and the nearest known name; so are bad values.
 
 ```toml
 listen = \"0.0.0.0:3000\"
@@ -24,14 +24,14 @@ memory = \"1GiB\"
 idle_timeout = \"30m\"
 ```
 
-The variable of `section.key` is `COFFER_SECTION_KEY`; some have a second one, which the first wins over. An
-empty variable counts as none. Settings without a flag of their own are given by `--set section.key=value`.
+The variable of `section.key` is `COFFER_SECTION_KEY`; some have a second one, over which the first wins. An
+empty variable counts as unset. `--set section.key=value` sets those without their own flag.
 
 - A **duration** is written with units: `\"90s\"`, `\"1h 30m\"`, `\"7d\"`.
 - A **size** is written with a unit or in bytes: `\"512MiB\"`, `\"2GB\"`.
 - A **list** has commas between its items in flags and environment.
-- A **secret** is never shown. Keep a file that holds one to its owner (`chmod 600`), and prefer file or
-  environment to flags, which everybody on the machine can read. `coffer up` hands settings to its parts by a
+- A **secret** is never shown. Make a file with one readable only by its owner (`chmod 600`), and prefer file or
+  environment to flags, which every user of the machine can read. `coffer up` passes settings to its parts by a
   pipe, not by arguments or environment.
 ";
 

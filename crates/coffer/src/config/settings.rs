@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     pub(crate) github: GitHub,
 }
 
-/// Where the control plane keeps its records.
+/// The server's database.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Database {
@@ -64,7 +64,7 @@ pub(crate) struct Database {
     pub(crate) url: Option<SecretText>,
 }
 
-/// What sandboxes are made from.
+/// Templates of sandboxes.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Template {
@@ -77,7 +77,7 @@ pub(crate) struct Template {
     pub(crate) default: String,
 }
 
-/// The part that makes sandboxes on this machine.
+/// The node, which creates sandboxes on this machine.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Node {
@@ -90,8 +90,8 @@ pub(crate) struct Node {
     /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default.
     #[schemars(extend("x-env" = "COFFER_MEMORY_RESERVE"))]
     pub(crate) memory_reserve: Option<ByteSize>,
-    /// Encrypt the saved memory of sandboxes on disk, each image under a key of its own that goes with it
-    /// ([why](secrets.md#saved-memory)). Off, images take no memory while they are saved and restored.
+    /// Encrypt the saved memory of sandboxes on disk, each image under its own key, which is deleted with it
+    /// ([why](secrets.md#saved-memory)). If off, images take no memory while they are saved and restored.
     #[schemars(extend("x-env" = "COFFER_ENCRYPT_MEMORY"))]
     pub(crate) encrypt_memory: bool,
     /// Kernel features to do without, as if the kernel lacked them ([names](kernels.md#features)): for tests, and
@@ -100,8 +100,8 @@ pub(crate) struct Node {
     pub(crate) kernel_lacks: Vec<String>,
 }
 
-/// What secrets are sealed under. By default a file `master-key` that the first start makes in the data
-/// directory's `server`, and that `POST /api/v1/admin/master-key/rotate` rotates.
+/// The master key, which seals secrets. By default the server creates a file `master-key` in the data
+/// directory's `server` at its first start, and `POST /api/v1/admin/master-key/rotate` rotates it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Secrets {
@@ -114,7 +114,7 @@ pub(crate) struct Secrets {
     pub(crate) previous_master_keys: Option<SecretText>,
 }
 
-/// Sandboxes' way out.
+/// The network of sandboxes.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Network {
@@ -129,7 +129,7 @@ pub(crate) struct Network {
     pub(crate) extra_roots: Option<PathBuf>,
 }
 
-/// What each sandbox gets, and how long it may live.
+/// Limits and lifetimes of sandboxes.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Sandbox {
@@ -154,7 +154,7 @@ pub(crate) struct Sandbox {
     pub(crate) idle_timeout: Option<Period>,
 }
 
-/// How each part logs, on standard error.
+/// Logs of each part, on standard error.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Log {
@@ -172,12 +172,12 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What E2B's SDKs and tools are set up with.
+/// Settings for E2B's SDKs and tools.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct E2b {
-    /// The first key of the default project, if that has never had one; otherwise it is ignored,
-    /// and without it a key is made.
+    /// The first key of the default project, if that has never had one; otherwise it is ignored. Without it
+    /// the server creates a key.
     #[schemars(extend("x-env" = "E2B_API_KEY"))]
     pub(crate) api_key: Option<SecretText>,
 }
@@ -186,8 +186,8 @@ pub(crate) struct E2b {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct GitHub {
-    /// A token for repositories on github.com: the default project gets a connection `github` with it, unless it has
-    /// one to there already. A new token replaces the last one at the next start.
+    /// A token for repositories on github.com: the default project gets a connection `github` with it, unless
+    /// it already has one to github.com. A new token replaces the last one at the next start.
     #[schemars(extend("x-env" = "GITHUB_TOKEN"))]
     pub(crate) token: Option<SecretText>,
 }
