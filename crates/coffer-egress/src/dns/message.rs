@@ -1,15 +1,19 @@
 //! The part of DNS messages that is needed here: one question, and addresses as answers.
 //!
-//! hickory-proto reads and writes names, records and the header. This module bounds what is read, because both ends
-//! are distrusted: the sandbox that asks and the network that answers. It reads a message piece by piece, so that
-//! counts are checked before records are read, and so that sections that nobody uses cannot spoil an answer.
+//! hickory-proto reads and writes names, questions and the header. Records are read here: three of the many kinds
+//! that hickory-proto knows are of use, the others need not be well formed, and their readers are a third of that
+//! crate's code. Both ends are distrusted, the sandbox that asks and the network that answers, so counts are bounded
+//! before anything is read.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use coffer_core::network::HostName;
-use hickory_proto::op::{Edns, Header, Message, MessageType, OpCode, Query as Question, ResponseCode};
-use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
-use hickory_proto::serialize::binary::{BinDecodable, BinDecoder, BinEncodable};
+use hickory_proto::ProtoError;
+use hickory_proto::op::{
+    Header, HeaderCounts, MessageType, Metadata, OpCode, Query as Question, ResponseCode,
+};
+use hickory_proto::rr::{DNSClass, Name, RecordType};
+use hickory_proto::serialize::binary::{BinDecodable, BinDecoder, BinEncodable, BinEncoder};
 
 const HEADER: usize = 12;
 const OPT_RECORD: usize = 11;
@@ -21,7 +25,7 @@ const MOST_RECORDS: usize = 256;
 pub(super) const LARGEST_UDP: u16 = 1232;
 const SMALLEST_UDP: u16 = 512;
 
-/// The kind of address.
+/// Which kind of address is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     V4,
@@ -41,11 +45,11 @@ impl Family {
     }
 }
 
-/// The type of a question.
+/// What a question is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Addresses(Family),
-    /// Any other type; it gets an answer without records.
+    /// Anything else; it has an answer without records.
     Other,
 }
 
@@ -56,7 +60,7 @@ pub(super) struct Query {
     recursion_desired: bool,
     /// With the letter case it came in: some clients check that it comes back so.
     question: Question,
-    /// The name, if it is a valid host name.
+    /// The name, if it is one that a host can have.
     pub(super) name: Option<HostName>,
     pub(super) asked: Asked,
     /// How large an answer by UDP may be, where the client said so.
@@ -80,9 +84,12 @@ impl Query {
             return Err(NoQuery::Ignore);
         }
         let error = |code| {
-            let mut answer = Message::error_msg(header.id, header.op_code, code);
-            answer.metadata.recursion_desired = header.recursion_desired;
-            NoQuery::Answer(encode(&answer))
+            let mut metadata = Metadata::new(header.id, MessageType::Response, header.op_code);
+            metadata.recursion_desired = header.recursion_desired;
+            metadata.response_code = code;
+            NoQuery::Answer(
+                Message { metadata, question: None, addresses: &[], ttl_s: 0, edns: false }.encode(),
+            )
         };
         if header.op_code != OpCode::Query {
             return Err(error(ResponseCode::NotImp));
@@ -92,8 +99,9 @@ impl Query {
             let counts = [header.counts.answers, header.counts.authorities, header.counts.additionals];
             let mut udp = None;
             for record in records(&mut decoder, counts.map(usize::from).iter().sum())? {
-                if let DNSClass::OPT(size) = record?.dns_class {
-                    udp = Some(size);
+                let record = record?;
+                if record.kind == RecordType::OPT {
+                    udp = Some(record.class.into());
                 }
             }
             Some((question, udp))
@@ -118,8 +126,7 @@ impl Query {
         self.answer(code, &[], 0, usize::MAX)
     }
 
-    /// An answer with addresses; those that do not fit into `size` are left out, and the answer is marked as
-    /// truncated.
+    /// An answer of addresses; those that do not fit into `size` are left out, and the answer says so.
     pub(super) fn answer(
         &self,
         code: ResponseCode,
@@ -127,44 +134,93 @@ impl Query {
         ttl_s: u32,
         size: usize,
     ) -> Vec<u8> {
-        let name = self.question.name();
         // The name with the zero that ends it, type and class. The OPT record has its place before any address.
-        let mut used = HEADER + name.len() + 1 + 4 + if self.udp.is_some() { OPT_RECORD } else { 0 };
+        let fixed = HEADER + self.question.name().len() + 1 + 4;
+        let mut used = fixed + if self.udp.is_some() { OPT_RECORD } else { 0 };
         let fitting = addresses.iter().take_while(|address| {
             used += ADDRESS_RECORD + if address.is_ipv4() { 4 } else { 16 };
             used <= size
         });
-        let mut answer = Message::response(self.id, OpCode::Query);
-        answer.add_answers(fitting.map(|address| {
-            let data = match *address {
-                IpAddr::V4(v4) => RData::A(v4.into()),
-                IpAddr::V6(v6) => RData::AAAA(v6.into()),
-            };
-            Record::from_rdata(name.clone(), ttl_s, data)
-        }));
-        answer.metadata.recursion_desired = self.recursion_desired;
-        answer.metadata.recursion_available = true;
-        answer.metadata.response_code = code;
-        answer.metadata.truncation = answer.answers.len() < addresses.len();
-        answer.add_query(self.question.clone());
-        answer.edns = self.udp.map(|_| edns());
-        encode(&answer)
+        let fitting = &addresses[..fitting.count()];
+        let mut metadata = Metadata::new(self.id, MessageType::Response, OpCode::Query);
+        metadata.recursion_desired = self.recursion_desired;
+        metadata.recursion_available = true;
+        metadata.response_code = code;
+        metadata.truncation = fitting.len() < addresses.len();
+        let (question, edns) = (Some(&self.question), self.udp.is_some());
+        Message { metadata, question, addresses: fitting, ttl_s, edns }.encode()
     }
 }
 
-/// Encodes our own question.
+/// A message of ours.
+struct Message<'a> {
+    metadata: Metadata,
+    question: Option<&'a Question>,
+    addresses: &'a [IpAddr],
+    ttl_s: u32,
+    /// Whether to say how large an answer by UDP may be.
+    edns: bool,
+}
+
+impl Message<'_> {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(SMALLEST_UDP.into());
+        self.emit(&mut BinEncoder::new(&mut bytes)).expect("a bounded message fits into what DNS can carry");
+        bytes
+    }
+
+    fn emit(&self, to: &mut BinEncoder<'_>) -> Result<(), ProtoError> {
+        let counts = HeaderCounts {
+            queries: self.question.is_some().into(),
+            answers: u16::try_from(self.addresses.len()).unwrap_or(u16::MAX),
+            authorities: 0,
+            additionals: self.edns.into(),
+        };
+        Header { metadata: self.metadata, counts }.emit(to)?;
+        if let Some(question) = self.question {
+            question.emit(to)?;
+            for address in self.addresses {
+                // Becomes a pointer to the question's.
+                question.name().emit(to)?;
+                Family::of(*address).record().emit(to)?;
+                DNSClass::IN.emit(to)?;
+                to.emit_u32(self.ttl_s)?;
+                match address {
+                    IpAddr::V4(address) => {
+                        to.emit_u16(4)?;
+                        to.emit_vec(&address.octets())?;
+                    }
+                    IpAddr::V6(address) => {
+                        to.emit_u16(16)?;
+                        to.emit_vec(&address.octets())?;
+                    }
+                }
+            }
+        }
+        if self.edns {
+            Name::root().emit(to)?;
+            RecordType::OPT.emit(to)?;
+            to.emit_u16(LARGEST_UDP)?;
+            // No extended code, version 0, no flags, no options.
+            to.emit_u32(0)?;
+            to.emit_u16(0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a question of our own.
 pub(super) fn ask(id: u16, name: &HostName, family: Family) -> Vec<u8> {
     // As bytes: labels of text would go through the rules for international names, which refuse `_`.
     let labels = name.as_str().split('.').map(str::as_bytes);
     let name = Name::from_labels(labels).expect("a host name is shorter than DNS allows");
-    let mut message = Message::new(id, MessageType::Query, OpCode::Query);
-    message.metadata.recursion_desired = true;
-    message.add_query(Question::query(name, family.record()));
-    message.edns = Some(edns());
-    encode(&message)
+    let mut metadata = Metadata::new(id, MessageType::Query, OpCode::Query);
+    metadata.recursion_desired = true;
+    let question = Question::query(name, family.record());
+    Message { metadata, question: Some(&question), addresses: &[], ttl_s: 0, edns: true }.encode()
 }
 
-/// A resolver's answer to our question.
+/// What a resolver said to a question of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
     Addresses {
@@ -178,7 +234,7 @@ pub(super) enum Reply {
     Failed,
 }
 
-/// Parses a reply; `None` if it does not match this question, so that a forger must guess the id too.
+/// Reads a reply; `None` if it is not one to this very question, so that a forger must guess the id too.
 pub(super) fn read_reply(message: &[u8], id: u16, name: &HostName, family: Family) -> Option<Reply> {
     let mut decoder = BinDecoder::new(message);
     let header = Header::read(&mut decoder).ok()?;
@@ -200,7 +256,7 @@ pub(super) fn read_reply(message: &[u8], id: u16, name: &HostName, family: Famil
         ResponseCode::NXDomain => return Some(Reply::NoSuchName),
         _ => return Some(Reply::Failed),
     }
-    // From here on it is the answer; if it cannot be parsed, the lookup failed.
+    // From here on it is the answer, and one that cannot be read is a failed one.
     let answers = header.counts.answers.into();
     Some(read_addresses(&mut decoder, answers, question.name(), family).unwrap_or(Reply::Failed))
 }
@@ -213,25 +269,27 @@ fn read_addresses(
     family: Family,
 ) -> Option<Reply> {
     let mut owner = asked.clone();
-    let mut addresses: Vec<IpAddr> = Vec::new();
+    let mut addresses = Vec::new();
     let mut lifetime = u32::MAX;
     for record in records(decoder, answers)? {
         let record = record?;
         // `Name` compares without letter case.
-        if record.dns_class != DNSClass::IN || record.name != owner {
+        if record.class != DNSClass::IN || record.owner != owner {
             continue;
         }
-        let kind = record.record_type();
-        match record.data {
-            RData::CNAME(alias) if addresses.is_empty() => owner = alias.0,
-            RData::A(address) if family == Family::V4 => addresses.push(address.0.into()),
-            RData::AAAA(address) if family == Family::V6 => addresses.push(address.0.into()),
-            // An alias or an address without data.
-            _ if kind == family.record() || kind == RecordType::CNAME && addresses.is_empty() => return None,
-            _ => continue,
+        if record.kind == RecordType::CNAME && addresses.is_empty() {
+            owner = record.name()?;
+        } else if record.kind == family.record() {
+            let data = record.data();
+            addresses.push(match family {
+                Family::V4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?)),
+                Family::V6 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?)),
+            });
+        } else {
+            continue;
         }
         // A negative lifetime means none (RFC 2181 section 8).
-        lifetime = lifetime.min(if record.ttl > i32::MAX as u32 { 0 } else { record.ttl });
+        lifetime = lifetime.min(if record.ttl_s > i32::MAX as u32 { 0 } else { record.ttl_s });
     }
     Some(Reply::Addresses { addresses, ttl_s: lifetime })
 }
@@ -243,9 +301,45 @@ fn read_question(decoder: &mut BinDecoder<'_>, message: &[u8], header: &Header) 
     same.then_some(question)
 }
 
+/// A record whose data is not read yet.
+struct Record<'m> {
+    owner: Name,
+    kind: RecordType,
+    class: DNSClass,
+    ttl_s: u32,
+    /// Where the data begins in the message, and the message up to its end.
+    start: u16,
+    message: &'m [u8],
+}
+
+impl<'m> Record<'m> {
+    fn read(decoder: &mut BinDecoder<'m>) -> Option<Self> {
+        let owner = Name::read(decoder).ok()?;
+        let (kind, class) = (RecordType::read(decoder).ok()?, DNSClass::read(decoder).ok()?);
+        let ttl_s = decoder.read_u32().ok()?.unverified();
+        let length = decoder.read_u16().ok()?.unverified();
+        let start = u16::try_from(decoder.index()).ok()?;
+        decoder.read_slice(length.into()).ok()?;
+        let message = decoder.slice_from(0).ok()?;
+        Some(Self { owner, kind, class, ttl_s, start, message })
+    }
+
+    fn data(&self) -> &'m [u8] {
+        &self.message[usize::from(self.start)..]
+    }
+
+    /// The data as a name, which may point to what stands before it.
+    fn name(&self) -> Option<Name> {
+        Name::read(&mut BinDecoder::new(self.message).clone(self.start)).ok()
+    }
+}
+
 /// The next `count` records, if that is a number worth reading.
-fn records(decoder: &mut BinDecoder<'_>, count: usize) -> Option<impl Iterator<Item = Option<Record>>> {
-    (count <= MOST_RECORDS).then(|| (0..count).map(|_| Record::read(decoder).ok()))
+fn records<'m>(
+    decoder: &mut BinDecoder<'m>,
+    count: usize,
+) -> Option<impl Iterator<Item = Option<Record<'m>>>> {
+    (count <= MOST_RECORDS).then(|| (0..count).map(|_| Record::read(decoder)))
 }
 
 fn host_name(name: &Name) -> Option<HostName> {
@@ -257,17 +351,7 @@ fn host_name(name: &Name) -> Option<HostName> {
     HostName::parse(std::str::from_utf8(&labels.join(&b'.')).ok()?).ok()
 }
 
-fn edns() -> Edns {
-    let mut edns = Edns::new();
-    edns.set_max_payload(LARGEST_UDP);
-    edns
-}
-
-fn encode(message: &Message) -> Vec<u8> {
-    message.to_vec().expect("a bounded message fits into what DNS can carry")
-}
-
-/// Fuzzing: a sandbox's question, and a network's answer to our question.
+/// A question of a sandbox's, and an answer of the network's to a question of ours.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_dns(data: &[u8]) {
     let addresses: Vec<IpAddr> = (0..200).map(|last| IpAddr::from([192, 0, 2, last])).collect();
