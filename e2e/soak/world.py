@@ -329,7 +329,7 @@ class World:
             self.count("deaths told")
             if box.destroyed is False:
                 causes = eventually(lambda: self.causes(box.id), f"the API says what {box.id} died of", TOLD_S)
-                assert any("signal 9" in cause or "nobody watched" in cause for cause in causes), causes
+                assert any("signal 9" in cause or "no node was running" in cause for cause in causes), causes
             return self.boxes.remove(box)
         if box.destroyed is None and self.shown(box) is not None:
             self.destroy(box)
