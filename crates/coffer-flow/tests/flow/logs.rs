@@ -37,9 +37,9 @@ impl Log {
 async fn lines_of_a_run_name_it_and_its_task() {
     let log = Log::default();
     let to = log.clone();
-    // For this thread alone, which is all that this test has.
+    // For all tests: with one for this thread alone, a callsite that another thread meets first would stay disabled.
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
-    let _logging = tracing::subscriber::set_default(subscriber);
+    tracing::subscriber::set_global_default(subscriber).unwrap();
     let database = TestDatabase::sqlite();
     let world = World::new(&database).await;
     let runner = world.runner().await;
@@ -48,7 +48,7 @@ async fn lines_of_a_run_name_it_and_its_task() {
     let run = world.queue(json!({ "task": task })).await;
     world.until_over(run).await;
     runner.stop().await;
-    let line = log.line("step push");
+    let line = log.line(&format!("step push of run {run}"));
     let expected = format!("run{{run.id={run} task.id=\"{task}\"}}");
     assert!(line.contains(&expected), "{line}");
 }
