@@ -293,6 +293,21 @@ impl EventKind {
     }
 }
 
+/// By hand: the derive does not see names that a macro gives.
+#[cfg(feature = "schema")]
+impl utoipa::PartialSchema for EventKind {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+        utoipa::openapi::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::schema::Type::String)
+            .description(Some("The kind of an event. docs/events.md has the payload of each."))
+            .enum_values(Some(Self::ALL.iter().map(|kind| kind.as_str())))
+            .into()
+    }
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::ToSchema for EventKind {}
+
 /// Whether a kind, which this version need not know, matches `wanted`: its name, or a prefix that ends in
 /// `*`.
 pub fn fits(kind: &str, wanted: &str) -> bool {

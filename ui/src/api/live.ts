@@ -8,6 +8,13 @@ import { onSession, session } from "./session";
 
 export type Event = Schemas["Event"];
 
+/** What the kinds of events begin with: `sandbox`, `task`, … */
+type Subject = Event["kind"] extends infer Kind
+  ? Kind extends `${infer Beginning}.${string}`
+    ? Beginning
+    : Kind
+  : never;
+
 export type Connection = "off" | "connecting" | "live" | "away";
 
 let connection: Connection = "off";
@@ -43,13 +50,13 @@ const MOST_SINGLY = 12;
 /** Brings lists and details up to date with what events were about; many at once are one new look at the lists. */
 class Freshener {
   private changed = new Set<string>();
-  private kinds = new Set<string>();
+  private kinds = new Set<Subject>();
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(private readonly queries: QueryClient) {}
 
   note(event: Event) {
-    this.kinds.add(event.kind.split(".")[0] ?? "");
+    this.kinds.add(event.kind.split(".")[0] as Subject);
     if (event.kind.startsWith("sandbox.")) this.changed.add(event.subject);
     this.timer ??= setTimeout(() => this.refresh(), GATHER_MS);
   }
@@ -67,7 +74,7 @@ class Freshener {
     if (kinds.has("execution") || kinds.has("command")) void this.stale("executions", "processes");
     if (kinds.has("budget")) void this.stale("budgets");
     if (kinds.has("project")) void this.stale("quotas", "settings");
-    if (["repository", "pull", "forge", "issue", "status"].some((kind) => kinds.has(kind)))
+    if ((["repository", "pull", "forge", "issue", "status"] as const).some((kind) => kinds.has(kind)))
       void this.stale("repositories");
     if (kinds.has("snapshot")) void this.stale("snapshots", "lineage");
     if (kinds.has("task") || kinds.has("run")) void this.stale("tasks", "queue");

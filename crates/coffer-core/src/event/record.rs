@@ -10,7 +10,8 @@ pub struct RecordedEvent {
     pub sequence: i64,
     /// The id of its subject.
     pub subject: String,
-    #[cfg_attr(feature = "schema", schema(example = "sandbox.running"))]
+    /// A later server may have further kinds.
+    #[cfg_attr(feature = "schema", schema(value_type = super::EventKind, example = "sandbox.running"))]
     pub kind: String,
     pub payload: serde_json::Value,
     pub at: String,
