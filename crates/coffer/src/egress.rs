@@ -60,7 +60,7 @@ impl Egress {
 
 async fn serve(listener: UnixListener, settings: Settings) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
-    crate::up::cancel_on_signal(stop.clone())?;
+    crate::signals::cancel_on_signal(stop.clone())?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let input = pipe::Receiver::from_owned_fd(input).context("standard input must be a pipe")?;

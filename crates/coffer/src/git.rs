@@ -36,7 +36,7 @@ impl Git {
         GitRunner::limit_itself(self.memory).context("could not limit git")?;
         let run_dir = &self.part.run_dir;
         let listener = listen_for(self.part.uid, &run_dir.join(SOCKET))?;
-        crate::server::reach_own_directory(&self.server_dir, &run_dir.join("data"))?;
+        crate::own_directory::reach_own_directory(&self.server_dir, &run_dir.join("data"))?;
         self.part.give_up_root()?;
         match entered {
             Ok(true) => {}

@@ -19,10 +19,13 @@ mod git;
 mod github;
 mod logging;
 mod node;
+mod own_directory;
 mod preflight;
 mod printer;
 mod privilege;
+mod roots;
 mod server;
+mod signals;
 mod template;
 mod up;
 

@@ -88,7 +88,7 @@ impl Node {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let stop = CancellationToken::new();
-            crate::up::cancel_on_signal(stop.clone())?;
+            crate::signals::cancel_on_signal(stop.clone())?;
             match coffer_node::run(config, spawner, stop).await {
                 Err(NodeFailure::Unusable(unusable)) => {
                     let hint = "docs/kernels.md has what a host needs, and which kernels were tried";

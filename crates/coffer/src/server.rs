@@ -13,14 +13,13 @@ use coffer_engine::{Engine as _, NodeEngine};
 use coffer_forge::GitProcesses;
 use coffer_server::ServerConfig;
 use coffer_store::{ApiKeySecret, Store};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
 use crate::github;
+use crate::own_directory::reach_own_directory;
 use crate::printer;
 use crate::privilege::Unprivileged;
 
@@ -76,7 +75,8 @@ impl Server {
         let told = listen_to_parent()?;
         let settings = config::take_over(told.settings.clone())?;
         // While it is root that reads.
-        let extra_roots = settings.network.extra_roots.as_deref().map(crate::up::extra_roots).transpose()?;
+        let extra_roots =
+            settings.network.extra_roots.as_deref().map(crate::roots::extra_roots).transpose()?;
         let data = self.part.run_dir.join("data");
         reach_own_directory(&self.server_dir, &data)?;
         self.part.give_up_root()?;
@@ -94,7 +94,7 @@ impl Server {
     ) -> anyhow::Result<()> {
         let Told { installation, known_key, known_operator_key, .. } = told;
         let stop = CancellationToken::new();
-        crate::up::cancel_on_signal(stop.clone())?;
+        crate::signals::cancel_on_signal(stop.clone())?;
         let url = settings.database.url.as_ref().map(|url| url.reveal().to_string());
         let url = url.unwrap_or_else(|| format!("sqlite:{}", data.join("coffer.db").display()));
         let keys = settings.secrets.key_source(data).context("the master key is not valid")?;
@@ -209,25 +209,6 @@ async fn first_key(
     }
     let key = store.create_key(&operator, project, "up").await.context("could not make an API key")?;
     Ok(Some(key.reveal().to_string()))
-}
-
-/// Mounts the server's own directory at a path that it can reach.
-///
-/// The data directory may be below one that only root may enter (`/root`, say). A bind mount in the server's
-/// own mount namespace needs no rights on the path and ends with the process.
-pub(crate) fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Result<()> {
-    let none: Option<&str> = None;
-    unshare(CloneFlags::CLONE_NEWNS).context("could not make a mount namespace for the server")?;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
-        .context("could not detach the mounts")?;
-    // A copy of a pool's mount here would keep the pool busy after its node has unmounted it, whichever
-    // installation it belongs to.
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("could not list the mounts")?;
-    for pool in coffer_node::mounted_pools(&mounts) {
-        let _ = umount2(&pool, MntFlags::MNT_DETACH);
-    }
-    mount(Some(server_dir), at, none, MsFlags::MS_BIND, none)
-        .with_context(|| format!("could not show the server its directory `{}`", server_dir.display()))
 }
 
 /// Whether a key that was written down is one of this database's.

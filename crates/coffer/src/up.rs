@@ -19,7 +19,6 @@ use coffer_core::settings::ByteSize;
 use coffer_node::features::Feature;
 use coffer_template::{BASE, BaseOptions, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +28,7 @@ use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::Identity;
 use crate::server::{Ready, Told};
-pub(crate) use authority::extra_roots;
+use crate::signals::cancel_on_signal;
 use orphans::OwnChildren;
 use part::Part;
 
@@ -359,19 +358,4 @@ fn raise_descriptor_limit() {
     if let Err(error) = raised {
         tracing::warn!("could not raise the limit of open files from {:?}: {error}", limit.current);
     }
-}
-
-/// Cancels `stop` on SIGTERM or SIGINT.
-pub(crate) fn cancel_on_signal(stop: CancellationToken) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("could not listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("could not listen for SIGINT")?;
-    #[expect(clippy::disallowed_methods, reason = "waits for a signal as long as the process lives")]
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        stop.cancel();
-    });
-    Ok(())
 }

@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::Context as _;
 use coffer_egress::AuthorityText;
 
 use crate::data_dir::DataDir;
+use crate::roots::extra_roots;
 
 /// Where distributions keep the certificates of public authorities.
 const BUNDLES: [&str; 3] =
@@ -33,14 +34,6 @@ pub(super) fn roots(extra: Option<&Path>) -> anyhow::Result<String> {
         roots.push_str(&extra_roots(path)?);
     }
     Ok(roots)
-}
-
-/// The certificates of an operator's file.
-pub(crate) fn extra_roots(path: &Path) -> anyhow::Result<String> {
-    let extra = fs::read_to_string(path)
-        .with_context(|| format!("could not read the certificates in `{}`", path.display()))?;
-    anyhow::ensure!(extra.contains("-----BEGIN CERTIFICATE-----"), "`{}` has no certificate", path.display());
-    Ok(extra)
 }
 
 #[cfg(test)]
