@@ -4,25 +4,22 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Json, Router};
 use coffer_forge::{LfsFound, LfsOid, Service};
+use coffer_wire::lfs::{Answer, Batch, Located, MOST_OBJECTS, Object, Operation};
 use futures_util::StreamExt;
 use http::{HeaderMap, HeaderValue, header};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::app::App;
 use super::body::Checked;
 use super::error::{ApiError, LFS_TYPE};
 use super::git::enter;
 use coffer_core::Code;
-
-/// Git LFS asks for a hundred at a time.
-const MOST_OBJECTS: usize = 1000;
 
 pub(super) fn router() -> Router<Arc<App>> {
     Router::new()
@@ -31,49 +28,23 @@ pub(super) fn router() -> Router<Arc<App>> {
         .route("/git/{project}/{repository}/info/lfs/{*rest}", axum::routing::any(nothing))
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Operation {
-    Download,
-    Upload,
-}
-
-/// A batch request. Other fields, such as the ref, are ignored.
-#[derive(Debug, Deserialize)]
-struct Batch {
-    operation: Operation,
-    transfers: Option<Vec<String>>,
-    objects: Vec<Object>,
-    hash_algo: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Object {
-    oid: String,
-    size: u64,
-}
-
-impl Batch {
-    fn objects(&self) -> Result<Vec<(LfsOid, u64)>, ApiError> {
-        if self.objects.len() > MOST_OBJECTS {
-            let message = format!("a batch has at most {MOST_OBJECTS} objects");
-            return Err(
-                ApiError::of(Code::PayloadTooLarge, message).hint("set lfs.transfer.batchSize to 100")
-            );
-        }
-        let basic = |all: &Vec<String>| all.is_empty() || all.iter().any(|one| one == "basic");
-        if !self.transfers.as_ref().is_none_or(basic) {
-            return Err(ApiError::invalid("transfers", "must have `basic`, the only supported one"));
-        }
-        if self.hash_algo.as_ref().is_some_and(|name| name != "sha256") {
-            return Err(ApiError::invalid("hash_algo", "must be `sha256`, the only supported one"));
-        }
-        let read = |object: &Object| {
-            let oid = object.oid.parse::<LfsOid>().map_err(ApiError::forge);
-            oid.map(|oid| (oid, object.size))
-        };
-        self.objects.iter().map(read).collect()
+/// The objects of a batch, if it can be served. Other fields, such as the ref, are ignored.
+fn wanted(batch: &Batch) -> Result<Vec<(LfsOid, u64)>, ApiError> {
+    if batch.objects.len() > MOST_OBJECTS {
+        let message = format!("a batch has at most {MOST_OBJECTS} objects");
+        return Err(ApiError::of(Code::PayloadTooLarge, message).hint("set lfs.transfer.batchSize to 100"));
     }
+    if !batch.takes_basic() {
+        return Err(ApiError::invalid("transfers", "must have `basic`, the only supported one"));
+    }
+    if !batch.is_sha256() {
+        return Err(ApiError::invalid("hash_algo", "must be `sha256`, the only supported one"));
+    }
+    let read = |object: &Object| {
+        let oid = object.oid.parse::<LfsOid>().map_err(ApiError::forge);
+        oid.map(|oid| (oid, object.size))
+    };
+    batch.objects.iter().map(read).collect()
 }
 
 async fn batch(
@@ -89,34 +60,29 @@ async fn batch(
     if batch.operation == Operation::Upload {
         entered = enter(&app, &mut parts, &place, Service::ReceivePack).await?;
     }
-    let objects = batch.objects()?;
+    let objects = wanted(&batch)?;
     let found = app.forges.lfs_look(&entered.scope, &entered.row, &objects).await.map_err(ApiError::forge)?;
     let at = here(&headers, &coffer_forge::git_path(&entered.row))?;
-    let told = |((oid, size), found): (&(LfsOid, u64), LfsFound)| {
-        let refused = |code: u16, message: &str| json!({ "code": code, "message": message });
-        let mut told = json!({ "oid": oid.to_string(), "size": size });
+    let locate = |((oid, size), found): (&(LfsOid, u64), LfsFound)| {
+        let (name, size) = (oid.to_string(), *size);
         match (batch.operation, found) {
             (Operation::Download, LfsFound::Here) => {
-                told["actions"] = json!({ "download": { "href": format!("{at}/{oid}") } });
+                Located::at(name, size, "download", format!("{at}/{oid}"))
             }
-            (Operation::Upload, LfsFound::Here) => {}
-            (Operation::Upload, LfsFound::Absent) => {
-                told["actions"] = json!({ "upload": { "href": format!("{at}/{oid}") } });
-            }
+            (Operation::Upload, LfsFound::Here) => Located::present(name, size),
+            (Operation::Upload, LfsFound::Absent) => Located::at(name, size, "upload", format!("{at}/{oid}")),
             (Operation::Download, LfsFound::Absent | LfsFound::TooLarge) => {
-                told["error"] = refused(404, "this repository has no such object");
+                Located::refused(name, size, 404, "this repository has no such object")
             }
             (_, LfsFound::OtherLength) => {
-                told["error"] = refused(422, "the object of that id has another length");
+                Located::refused(name, size, 422, "the object of that id has another length")
             }
             (Operation::Upload, LfsFound::TooLarge) => {
-                told["error"] = refused(413, "the object is larger than this server accepts");
+                Located::refused(name, size, 413, "the object is larger than this server accepts")
             }
         }
-        told
     };
-    let told: Vec<Value> = objects.iter().zip(found).map(told).collect();
-    Ok(answer(&json!({ "transfer": "basic", "objects": told, "hash_algo": "sha256" })))
+    Ok(answer(Answer::basic(objects.iter().zip(found).map(locate).collect())))
 }
 
 async fn download(
@@ -156,7 +122,7 @@ async fn upload(
     let body = body.into_data_stream().map(|piece| piece.map_err(|error| error.to_string())).boxed();
     let put = app.forges.lfs_put(&entered.scope, &entered.row, &oid, length, body).await;
     put.map_err(ApiError::forge)?;
-    Ok(answer(&json!({})))
+    Ok(answer(serde_json::Map::new()))
 }
 
 /// Other requests of Git LFS, such as locks, are answered as by servers without them.
@@ -177,8 +143,8 @@ fn here(headers: &HeaderMap, path: &str) -> Result<String, ApiError> {
     Ok(format!("{here}{path}/info/lfs/objects"))
 }
 
-fn answer(value: &Value) -> Response {
-    let mut response = Body::from(value.to_string()).into_response();
+fn answer(value: impl Serialize) -> Response {
+    let mut response = Json(value).into_response();
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(LFS_TYPE));
     response
 }
