@@ -96,8 +96,13 @@ async fn no_such_name_is_an_answer() {
 
 #[tokio::test]
 async fn a_long_answer_is_fetched_by_tcp() {
-    let (address, _task) = server(|message| vec![answer(message, 0x8380, &[])]).await;
-    let listener = TcpListener::bind(address).await.unwrap();
+    // A port that is free for UDP may be another test's for TCP.
+    let (address, _task, listener) = loop {
+        let (address, task) = server(|message| vec![answer(message, 0x8380, &[])]).await;
+        if let Ok(listener) = TcpListener::bind(address).await {
+            break (address, task, listener);
+        }
+    };
     let serving = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut message = vec![0; stream.read_u16().await.unwrap().into()];

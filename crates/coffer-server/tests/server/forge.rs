@@ -479,7 +479,7 @@ async fn a_connection_is_made_of_secrets_and_webhooks_prove_themselves() {
     let path = "/api/v1/forge/connections";
     let new = json!({"name": "hub", "kind": "github", "secret": "token", "webhook_secret": "hook"});
     let refused = app.post(path, new.clone()).await.expect(422).json();
-    assert!(refused["message"].as_str().unwrap().contains("there is no 'token'"), "{refused}");
+    assert!(refused["message"].as_str().unwrap().contains("'token' does not exist"), "{refused}");
     app.put("/api/v1/secrets/token", json!({"value": "ghp_very-secret"})).await.expect(201);
     app.put("/api/v1/secrets/hook", json!({"value": "shared"})).await.expect(201);
     for bad in ["http://api.github.com", "https://u:p@x", "x"] {
