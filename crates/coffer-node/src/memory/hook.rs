@@ -4,6 +4,10 @@
 //! concerned and waits for an answer, both through pipes of this process that it opens by their names below
 //! `/proc`. So it never waits for a node that is gone: then the names are gone too, or the pipe ends, and
 //! CRIU rolls back.
+//!
+//! Those names are numbers, and a number that is free is used again. A script that comes after its hook was
+//! dropped could open a pipe of another sandbox and take its answer, so it compares what it opened with the
+//! pipes that it was written for.
 
 use std::fs;
 use std::io;
@@ -52,13 +56,18 @@ impl Hook {
         let (asks, asks_other_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let (answers_other_end, answers) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let name = |end: &OwnedFd| format!("/proc/{}/fd/{}", std::process::id(), end.as_raw_fd());
+        let link = |end: &OwnedFd| rustix::fs::fstat(end).map(|stat| format!("pipe:[{}]", stat.st_ino));
         let moments: Vec<_> = moments.iter().map(|moment| moment.name()).collect();
         let text = format!(
             "#!/bin/sh\ncase \"$CRTOOLS_SCRIPT_ACTION\" in {}) ;; *) exit 0 ;; esac\n\
-             echo \"${{CRTOOLS_INIT_PID:-0}}\" >{} && read -r go <{}\n",
+             exec 3>{} 4<{} || exit 1\n\
+             [ \"$(readlink /proc/self/fd/3 /proc/self/fd/4)\" = '{}\n{}' ] || exit 1\n\
+             echo \"${{CRTOOLS_INIT_PID:-0}}\" >&3 && read -r go <&4\n",
             moments.join("|"),
             name(&asks_other_end),
             name(&answers_other_end),
+            link(&asks_other_end)?,
+            link(&answers_other_end)?,
         );
         let script = directory.join("hook");
         fs::write(&script, text)?;
@@ -97,5 +106,53 @@ impl Hook {
     pub(crate) fn go_on(&self) -> io::Result<()> {
         rustix::io::write(&self.answers, b"go\n")?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn run(script: &Path) -> Command {
+        // Not the script itself: one that another test's fork still has open for writing cannot be executed.
+        let mut command = Command::new("sh");
+        command
+            .arg(script)
+            .env("CRTOOLS_SCRIPT_ACTION", Moment::Restored.name())
+            .env("CRTOOLS_INIT_PID", "4711");
+        command
+    }
+
+    #[tokio::test]
+    async fn a_script_asks_and_waits_for_the_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut hook = Hook::new(directory.path(), &[Moment::Restored]).unwrap();
+        let mut asking = run(hook.script()).spawn().unwrap();
+        assert_eq!(hook.asked().await.unwrap(), 4711);
+        assert!(asking.try_wait().unwrap().is_none());
+        hook.go_on().unwrap();
+        assert!(asking.wait().unwrap().success());
+        let mut asking = run(hook.script()).spawn().unwrap();
+        hook.asked().await.unwrap();
+        drop(hook);
+        assert!(!asking.wait().unwrap().success(), "nothing was answered");
+    }
+
+    #[tokio::test]
+    async fn a_late_script_takes_nothing_from_pipes_that_have_its_numbers() {
+        let directory = tempfile::tempdir().unwrap();
+        let hook = Hook::new(directory.path(), &[Moment::Restored]).unwrap();
+        let script = hook.script().to_path_buf();
+        drop(hook);
+        let pipes: Vec<_> = (0..4).map(|_| rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap()).collect();
+        for (_, write) in &pipes {
+            rustix::io::write(write, b"go\n").unwrap();
+        }
+        assert!(!run(&script).status().unwrap().success());
+        for (read, _) in &pipes {
+            assert_eq!(rustix::io::read(read, &mut [0; 8]).unwrap(), 3);
+        }
     }
 }
