@@ -1,6 +1,7 @@
 """Whatever sandboxes take from the host comes back."""
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -55,6 +56,8 @@ def settled(up):
         }
 
     for _ in range(5):
+        # A process that was killed may still be there a moment later, however often one looks in that moment.
+        time.sleep(0.2)
         eventually(same, "an inventory that holds still")
     return last
 
