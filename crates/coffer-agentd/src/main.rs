@@ -1,4 +1,4 @@
-//! agentd; the library of this name has it all.
+//! The agentd binary; all its code is in the library of this name.
 
 fn main() -> std::process::ExitCode {
     coffer_agentd::main()

@@ -94,7 +94,7 @@ pub struct Attempt {
     /// As its agent reports it; null if it does not.
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
-    /// In dollars, likewise.
+    /// In dollars, as its agent reports it; null if it does not.
     pub agent_cost: Option<f64>,
     pub created_at: String,
     pub started_at: Option<String>,

@@ -1,4 +1,4 @@
-//! How fields are read that JSON or a query string writes in its own way.
+//! Deserializers for fields that JSON and query strings encode differently.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};

@@ -62,7 +62,7 @@ pub struct ChildError {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Family {
     pub sandbox_id: String,
-    /// The oldest ancestor on record.
+    /// The oldest recorded ancestor.
     pub root_id: String,
     /// From the root to the parent of the sandbox.
     pub ancestors: Vec<String>,
@@ -76,7 +76,7 @@ pub struct Family {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
     pub id: String,
-    /// Null for the root, and if the parent is no longer on record.
+    /// Null for the root, and if the parent's record was deleted.
     pub parent_id: Option<String>,
     /// Steps from the root.
     pub depth: u32,

@@ -76,7 +76,7 @@ pub struct QuotasShape {
     pub cpus: Option<i64>,
     #[schema(minimum = 0)]
     pub memory_mib: Option<i64>,
-    /// Disk of all sandboxes, paused ones included.
+    /// Disk of all sandboxes, paused ones included, of snapshots and of volumes.
     #[schema(minimum = 0)]
     pub disk_mib: Option<i64>,
     /// Live forks of all sandboxes together.

@@ -1,4 +1,4 @@
-//! What a sandbox may reach, and what it was refused.
+//! The network policy of a sandbox, and the connections that it refused.
 
 use coffer_core::network::{Policy, Refusal, Traffic};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Pull requests and issues: what is asked for.
+//! Requests about pull requests and issues.
 
 pub use coffer_core::forge::records::{
     Comment, Diff, DiffFile, InlineComment, Issue, Pull, Review, Status, Statuses,

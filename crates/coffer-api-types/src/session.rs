@@ -1,4 +1,4 @@
-//! Who a key is, and signing in.
+//! The identity of a key, and sign-in.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

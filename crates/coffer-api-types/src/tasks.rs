@@ -123,7 +123,7 @@ pub struct ChangedTask {
     #[schema(value_type = Option<String>)]
     pub context_id: Option<Option<String>>,
     pub archived: Option<bool>,
-    /// `false` clears it: no person needs to look any more.
+    /// `false` clears it: a person has looked.
     pub needs_attention: Option<bool>,
     pub on_review: Option<OnReview>,
 }

@@ -1,4 +1,4 @@
-//! What sandboxes are made from.
+//! Templates of sandboxes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

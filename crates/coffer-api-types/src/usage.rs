@@ -1,4 +1,4 @@
-//! What sandboxes used and cost.
+//! Usage and cost of sandboxes.
 
 use coffer_core::{ProjectId, SandboxId};
 use serde::{Deserialize, Serialize};

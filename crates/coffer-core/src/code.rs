@@ -1,6 +1,6 @@
 //! The codes of refusals, by which clients decide.
 //!
-//! A code keeps its name and its meaning for ever. The doc comment of a variant is its entry in
+//! A code never changes its name or its meaning. The doc comment of a variant is its entry in
 //! `docs/api.md`. The API maps codes to HTTP statuses.
 
 use serde::{Deserialize, Serialize};
@@ -92,7 +92,7 @@ pub enum Code {
     NotSupported,
     /// A part of the installation does not answer right now; retry.
     Unavailable,
-    /// The forge does not answer, or its answer makes no sense; retry.
+    /// The forge does not answer, or its answer cannot be parsed; retry.
     ForgeUnreachable,
     /// The server's disk is nearly full.
     DiskLow,

@@ -32,7 +32,7 @@ pub trait Life: Copy + Eq + std::fmt::Debug + 'static {
     }
 }
 
-/// A state does not allow what was asked.
+/// A state does not allow the requested change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a {what} that is {state} cannot {asked}")]
 pub struct Refused {

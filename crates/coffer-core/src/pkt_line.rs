@@ -20,19 +20,19 @@ const BAND_DATA: usize = 900;
 #[error("a packet does not begin with its length")]
 pub struct BadLength;
 
-/// What stands between two heads.
+/// One packet, without its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packet<'a> {
     Flush,
     Data(&'a [u8]),
 }
 
-/// The length of the first packet, its head included; 0 for a flush, `None` until the head is there.
+/// The length of the first packet, its head included; 0 for a flush, `None` until the head has arrived.
 ///
 /// Refuses 1 to 3, which are delimiters of protocol version 2: no push has them.
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, BadLength> {
     let Some(head) = bytes.first_chunk::<HEAD>() else { return Ok(None) };
-    // `from_str_radix` alone would take a sign.
+    // `from_str_radix` alone would accept a sign.
     let digits = std::str::from_utf8(head).ok().filter(|text| text.bytes().all(|b| b.is_ascii_hexdigit()));
     match digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()) {
         Some(length) if length == 0 || length >= HEAD => Ok(Some(length)),
@@ -40,7 +40,7 @@ pub fn length(bytes: &[u8]) -> Result<Option<usize>, BadLength> {
     }
 }
 
-/// The first packet and what follows it, `None` until all of the packet is there.
+/// The first packet and what follows it, `None` until the whole packet has arrived.
 pub fn split(bytes: &[u8]) -> Result<Option<(Packet<'_>, &[u8])>, BadLength> {
     Ok(match length(bytes)? {
         Some(0) => Some((Packet::Flush, &bytes[HEAD..])),
@@ -85,7 +85,7 @@ pub fn write_band(band: u8, data: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The report of a push in which nothing was done: for each ref, why.
+/// The report of a refused push, with the reason for each ref.
 pub fn write_refusals<'a>(refs: impl Iterator<Item = (&'a str, String)>) -> Vec<u8> {
     let mut report = Vec::new();
     write(&mut report, b"unpack ok\n");

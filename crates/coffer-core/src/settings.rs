@@ -107,7 +107,7 @@ impl FromStr for Period {
         // A setting has no calendar: days are 24 hours, and months and years have no length.
         let length = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| bad())?;
         let length = Duration::try_from(length).map_err(|_| bad())?;
-        // Shorter than what is shown, it would be shown as something else.
+        // Refuse parts that are shorter than the shown units, because they would be shown as another value.
         if length.subsec_nanos() % 1_000_000 != 0 {
             return Err(bad());
         }

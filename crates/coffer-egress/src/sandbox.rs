@@ -83,14 +83,14 @@ struct Open {
     cut: CancellationToken,
 }
 
-/// The address of a connection, and who chose it.
+/// The address of a connection, and which side chose it.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
     pub(crate) destination: Destination,
     pub(crate) address: AddressFrom,
 }
 
-/// Who chose the address of a connection.
+/// Which side chose the address of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AddressFrom {
     /// We looked the name up, so the name can be relied on.

@@ -54,7 +54,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The default limits, lowered if this process may have only so many open files: half of them are for
+    /// The default limits, lowered to this process's limit of open files: half of them are for
     /// listeners, which every sandbox needs; three eighths for connections; the rest for DNS and others.
     #[must_use]
     pub fn within_open_files(files: usize) -> Self {

@@ -1,4 +1,4 @@
-//! When those who follow the records look again.
+//! Paces followers: tasks that read new records repeatedly.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use coffer_store::{Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Paces one who reads the records again and again, until it is stopped or the store is closed.
+/// Paces a task that reads the records repeatedly, until it is stopped or the store is closed.
 #[derive(Debug)]
 pub struct Follower {
-    /// What a failed look means, for the log.
+    /// The log message of a failed read.
     late: &'static str,
     every: Duration,
     written: Option<watch::Receiver<()>>,
@@ -19,18 +19,19 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Looks `every` so often: other servers write too, and do not tell this one.
+    /// Reads at this interval, because other servers write too and do not notify this one.
     pub fn new(late: &'static str, every: Duration, stop: CancellationToken) -> Self {
         Self { late, every, written: None, breather: Duration::ZERO, stop }
     }
 
-    /// Also looks once this server has written something, and rests for a `breather` however much it writes.
+    /// Also reads after this server has written something, with a pause of `breather` between two reads.
     #[must_use]
     pub fn on_writes(self, store: &Store, breather: Duration) -> Self {
         Self { written: Some(store.written()), breather, ..self }
     }
 
-    /// Waits until it is time to look again; says no where it is over. `looked` is what the last look came to.
+    /// Waits for the next read; returns false when it is time to stop. `looked` is the outcome of the last
+    /// read.
     pub async fn again(&mut self, looked: Result<(), StoreError>) -> bool {
         match looked {
             Ok(()) => {}

@@ -8,10 +8,13 @@
 //! let sandbox: String = run
 //!     .step("sandbox")
 //!     .within(Duration::from_secs(60))
-//!     .or_undo(move |start| make(start), move |made, why| unmake(made, why))
+//!     .undo(move |made, why| unmake(made, why))
+//!     .run(move |start| make(start))
 //!     .await?;
-//! let commit: String = run.step("commit").run(|_| commit(&sandbox)).await?;
+//! let commit: String = run.step("commit").nothing_to_undo().run(|_| commit(&sandbox)).await?;
 //! ```
+//!
+//! A step says what undoes it before it can run, also if nothing does.
 //!
 //! A [`Runner`] executes the store's queue. Several processes may have one on the same database: exactly one
 //! executes a run, by a fence that every write checks. See `docs/design/0008-durable-runs.md`.

@@ -1,4 +1,4 @@
-//! Writes to the journal, with retries while the database is away.
+//! Writes to the journal, with retries while the database is unreachable.
 
 use std::future::Future;
 use std::time::Duration;

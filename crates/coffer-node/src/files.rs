@@ -68,7 +68,7 @@ impl Shown {
         Ok(())
     }
 
-    /// Takes files back that an earlier version gave to the sandbox.
+    /// Makes root the owner again of files that an earlier version gave to the sandbox.
     pub(crate) fn take_back(&self) -> io::Result<()> {
         PLACES.iter().try_for_each(|(name, _)| chown(self.directory.join(name), Some(0), Some(0)))
     }
@@ -83,7 +83,7 @@ impl Shown {
         self.directory.join("agentd")
     }
 
-    /// Puts a program there, unless there is one.
+    /// Links a program there, unless one exists.
     pub(crate) fn keep_program(&self, program: &Path) -> io::Result<PathBuf> {
         let kept = self.program();
         link(program, &kept)?;
@@ -202,8 +202,8 @@ pub(crate) fn overlay_mounts(
     overlays.iter().enumerate().map(mount).collect()
 }
 
-/// Takes away the mark by which an overlay refuses files that may not have reached the disk: they have,
-/// the node saw to it when it stopped the sandbox.
+/// Removes the mark by which an overlay refuses files that may not be on disk: the node synced them when it
+/// stopped the sandbox.
 pub(crate) fn clear_marks(mounts: &[OverlayMount]) -> io::Result<()> {
     for mount in mounts {
         match fs::remove_dir_all(mount.writable.join(&mount.work).join("work/incompat")) {
@@ -214,8 +214,8 @@ pub(crate) fn clear_marks(mounts: &[OverlayMount]) -> io::Result<()> {
     Ok(())
 }
 
-/// Lays out a new sandbox's writable files and writes its own ones: names and addresses, which its users may
-/// change like any other file.
+/// Creates the directories for a new sandbox's writable files and writes its own files: names and addresses,
+/// which its users may change like any other file.
 pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) -> io::Result<()> {
     for mount in mounts {
         let upper = mount.writable.join(&mount.upper);
@@ -245,10 +245,10 @@ pub(crate) fn write_own(mounts: &[OverlayMount], uid_base: u32, hostname: &str) 
     Ok(())
 }
 
-/// Whose files a snapshot holds, seen from the sandbox that gets them.
+/// Whether the files of a snapshot come from the sandbox that gets them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inherited {
-    /// Its own, of an earlier time.
+    /// From itself, at an earlier time.
     OwnPast,
     /// Another sandbox's.
     Anothers,
@@ -293,7 +293,7 @@ fn open_beneath(at: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> Re
 /// The content of a small regular file; `None` for anything else of that name.
 fn content(etc: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     const SMALL: u64 = 4096;
-    // A pipe is not waited for.
+    // Do not block on a pipe.
     let file = match open_beneath(etc, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
         Ok(file) => fs::File::from(file),
         Err(Errno::NOENT | Errno::LOOP | Errno::NXIO | Errno::ACCESS | Errno::AGAIN) => return Ok(None),
@@ -308,7 +308,7 @@ fn content(etc: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(content))
 }
 
-/// Puts another file in place of one, which may have other names.
+/// Replaces a file by a new one, because the old one may have other hard links.
 fn replace(
     etc: BorrowedFd<'_>,
     name: &str,
@@ -327,7 +327,7 @@ fn replace(
 
 const MACHINE_ID: &str = "machine-id";
 
-/// `/etc/machine-id`, another each time.
+/// A new `/etc/machine-id`.
 fn machine_id() -> io::Result<String> {
     let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
     Ok(format!("{}\n", uuid.trim().replace('-', "")))

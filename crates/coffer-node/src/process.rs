@@ -1,4 +1,4 @@
-//! A sandbox's processes. The first is held by a descriptor, so that its number cannot mislead.
+//! A sandbox's processes. The first is held by a pidfd, so that a reused pid cannot be mistaken for it.
 
 use std::fs;
 use std::io;
@@ -60,7 +60,7 @@ impl Watched {
         Ok(Self { pidfd, exited })
     }
 
-    /// Takes hold of a process of the journal, if it is still the same one.
+    /// Opens a process of the journal, if it is still the same one.
     pub(crate) fn again(process: &Process, host_boot_id: &str) -> Option<OwnedFd> {
         if process.host_boot_id != host_boot_id {
             return None;
@@ -96,7 +96,7 @@ impl Watched {
         let _ = rustix::process::pidfd_send_signal(self.pidfd.get_ref(), Signal::KILL);
     }
 
-    /// Takes note of the end of a process that has become our child, which otherwise stays a zombie.
+    /// Reaps a process that has become our child; otherwise it would stay a zombie.
     pub(crate) fn reap(&self) -> Option<Exit> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         let ended = rustix::process::waitid(WaitId::PidFd(self.pidfd.get_ref().as_fd()), options);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
-/// This many sandboxes are given back at once.
+/// This many sandboxes are released at once.
 const WORKERS: usize = 4;
 /// Queue length; when it is full, destroying waits too, instead of building up a backlog.
 const QUEUE: usize = 1024;
@@ -27,7 +27,7 @@ impl Reaper {
         }
     }
 
-    /// Takes work over that may wait for the disk. Waits only when very much is there already.
+    /// Queues work that may wait for the disk. Waits only while the queue is full.
     pub(crate) async fn take<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) {
         let place = self.queue.clone().acquire_owned().await.expect("the semaphore is never closed");
         let workers = self.workers.clone();
@@ -38,7 +38,7 @@ impl Reaper {
         });
     }
 
-    /// Waits until all that was taken over is done.
+    /// Waits until all queued work is done.
     pub(crate) async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;

@@ -49,7 +49,7 @@ pub struct Front {
     pub proxy: Proxy,
     pub seats: Arc<Seats>,
     pub trusted: TrustedProxies,
-    /// How a request is answered that found no place.
+    /// The answer to a request that found no place.
     pub refuse: fn(Full) -> Response<Body>,
 }
 

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// For the header of a connection to come. Proxies send it at once.
+/// How long the header of a connection may take. Proxies send it at once.
 const HEADER_WITHIN: Duration = Duration::from_secs(5);
 /// How much of a header is read: an address, and in version 2 some extensions, which are skipped.
 const LONGEST_HEADER: usize = 2048;
@@ -28,7 +28,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct TrustedProxies(Vec<Block>);
 
 impl TrustedProxies {
-    /// Of addresses and CIDR blocks. Fails with the text that is neither.
+    /// Parses addresses and CIDR blocks; the error is the text that is neither.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let blocks = texts.into_iter().map(|text| text.parse().map_err(|_| text.to_string()));
         Ok(Self(blocks.collect::<Result<_, _>>()?))
@@ -87,7 +87,7 @@ pub(crate) async fn read_header(stream: &mut TcpStream) -> io::Result<Option<Soc
                 return Err(io::ErrorKind::InvalidData.into());
             }
             if peeked == seen {
-                // Peeking does not wait for more than there is.
+                // Peeking does not wait for more data.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             seen = peeked;

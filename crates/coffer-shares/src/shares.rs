@@ -210,7 +210,7 @@ impl<K: Eq + Hash + Copy> Inner<K> {
             let Some(waiter) = next.and_then(|index| state.waiting.remove(index)) else { return };
             let place = Self::grant(inner, &mut state, waiter.whose);
             if let Err(mut place) = waiter.grant.send(place) {
-                // It waits no more. Dropping the place would want the lock that is held here.
+                // It no longer waits. Dropping the place would take the lock that is held here.
                 place.inner = None;
                 Self::give_back(&mut state, waiter.whose);
             }

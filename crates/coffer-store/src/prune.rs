@@ -69,7 +69,7 @@ impl Store {
         prune.await
     }
 
-    /// The newest event of the project that was deleted for its age; 0 if none was.
+    /// The newest event of the project that was deleted because of its age; 0 if none was.
     pub async fn pruned_event(&self, scope: &ProjectScope) -> Result<i64, StoreError> {
         let row = sqlx::query("SELECT pruned_event FROM projects WHERE id = $1")
             .bind(scope.project())

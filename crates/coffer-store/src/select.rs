@@ -1,6 +1,7 @@
-//! Reading rows of one table: one of them, or a list by pages.
+//! Reads rows of one table: one of them, or a list by pages.
 //!
-//! Only what is asked for is in the text, so that the database finds an index for it. Values are always bound.
+//! The SQL has only the given conditions, so that the database finds an index for them. Values are always
+//! bound.
 
 use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::{Any, Arguments, AssertSqlSafe, Encode, Type};
@@ -9,7 +10,7 @@ use crate::StoreError;
 use crate::database::Database;
 use crate::error::Doing;
 
-/// A question about the rows of one table.
+/// A query on one table.
 pub(crate) struct Select {
     sql: String,
     values: AnyArguments,
@@ -31,7 +32,7 @@ impl Select {
         self.filter_by(&condition.replace('?', &place))
     }
 
-    /// The same where there is a value; without one, the condition is left out.
+    /// The same if there is a value; without one, the condition is left out.
     pub(crate) fn filter_if<'v, V>(self, condition: &str, value: Option<V>) -> Self
     where
         V: Encode<'v, Any> + Type<Any>,
@@ -72,7 +73,7 @@ impl Select {
         self
     }
 
-    /// Binds a value and returns what stands for it.
+    /// Binds a value and returns its placeholder.
     fn bind<'v, V>(&mut self, value: V) -> String
     where
         V: Encode<'v, Any> + Type<Any>,
@@ -81,7 +82,7 @@ impl Select {
         format!("${}", self.values.len())
     }
 
-    /// Every row that is asked for.
+    /// All matching rows.
     pub(crate) async fn all<T>(
         self,
         database: &Database,
@@ -93,7 +94,7 @@ impl Select {
         rows.iter().map(read).collect()
     }
 
-    /// The one row that is asked for, if there is one.
+    /// The matching row, if there is one.
     pub(crate) async fn one<T>(
         self,
         database: &Database,

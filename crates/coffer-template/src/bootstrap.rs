@@ -371,7 +371,7 @@ mod tests {
             // A unique name: other tests mount and unmount at the same time.
             let source = format!("tool-test-{}", std::process::id());
             let mut command = run.contained("sh", None);
-            // The daemon holds the output open: if it survived, this would wait for ever.
+            // The daemon holds the output open: if it survived, this would never return.
             let script =
                 format!("mount -t tmpfs {source} /mnt && echo mounted; setsid sleep infinity & echo done");
             command.args(["-c", &script]);

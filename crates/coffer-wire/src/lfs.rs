@@ -1,4 +1,4 @@
-//! Git LFS's batch API: what a client asks for, and where a server says the objects are.
+//! Git LFS's batch API: the objects that a client requests, and their addresses from the server.
 //!
 //! Both the forge's own LFS server and the git gate in front of other forges speak it. Fields that neither uses are
 //! not read. Specification: `docs/api/batch.md` of git-lfs.
@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// Objects in one batch. Git LFS asks for a hundred at a time.
 pub const MOST_OBJECTS: usize = 1000;
 
-/// The only way of moving objects that is spoken here: one request for each.
+/// The only supported transfer: one request for each object.
 pub const BASIC: &str = "basic";
-/// The only hash that names objects here.
+/// The only supported hash of objects.
 pub const SHA256: &str = "sha256";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub enum Operation {
     Upload,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
     pub operation: Operation,
@@ -47,7 +47,7 @@ pub struct Object {
     pub size: u64,
 }
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,11 +58,12 @@ pub struct Answer {
     pub hash_algo: Option<String>,
 }
 
-/// Where an object is, or why it cannot be had. Neither means that a server has an object that was to be uploaded.
+/// The address of an object, or why it is not available. With neither, the server already has an object that
+/// was to be uploaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Located {
     pub oid: String,
-    /// Written and never read: the size that counts is the one in the question.
+    /// Written and never read: the size in the request counts.
     #[serde(skip_deserializing)]
     pub size: u64,
     /// Whether a client needs no credentials of its own. Written and never read.
@@ -95,37 +96,37 @@ pub struct ObjectError {
 }
 
 impl Batch {
-    /// Whether a client takes basic transfers: by default it does.
+    /// Whether a client accepts basic transfers, as it does by default.
     pub fn takes_basic(&self) -> bool {
         self.transfers.as_ref().is_none_or(|all| all.is_empty() || all.iter().any(|one| one == BASIC))
     }
 
-    /// Whether its objects are named by SHA-256: by default they are.
+    /// Whether its objects are named by SHA-256, as they are by default.
     pub fn is_sha256(&self) -> bool {
         self.hash_algo.as_ref().is_none_or(|name| name == SHA256)
     }
 }
 
 impl Answer {
-    /// An answer in the one way that is spoken here.
+    /// An answer for the only supported transfer.
     pub fn basic(objects: Vec<Located>) -> Self {
         Self { transfer: Some(BASIC.into()), objects, hash_algo: Some(SHA256.into()) }
     }
 }
 
 impl Located {
-    /// An object with nothing to do: a server has it already.
+    /// An object with nothing to do: the server already has it.
     pub fn present(oid: impl Into<String>, size: u64) -> Self {
         Self { oid: oid.into(), size, ..Self::default() }
     }
 
-    /// An object that cannot be had.
+    /// An object that is not available.
     pub fn refused(oid: impl Into<String>, size: u64, code: u16, message: impl Into<String>) -> Self {
         let error = ObjectError { code: Some(code), message: Some(message.into()) };
         Self { error: Some(error), ..Self::present(oid, size) }
     }
 
-    /// An object to be moved by one request to `href`.
+    /// An object to transfer by one request to `href`.
     pub fn at(oid: impl Into<String>, size: u64, action: &str, href: String) -> Self {
         let action = (action.to_string(), Action { href, header: None, expires_in: None, expires_at: None });
         Self { actions: Some(BTreeMap::from([action])), ..Self::present(oid, size) }

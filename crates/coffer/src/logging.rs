@@ -23,7 +23,7 @@ impl From<&Log> for Logging {
 }
 
 impl Logging {
-    /// Sets logging up for this process. Fails on a bad filter.
+    /// Sets up logging for this process. Fails on a bad filter.
     pub(crate) fn start(&self) -> anyhow::Result<()> {
         let filter = EnvFilter::try_new(&self.log).map_err(|error| {
             crate::printer::hint(format!("bad log filter `{}`: {error}", self.log), "try --log info")

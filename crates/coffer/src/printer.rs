@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::Write as _;
 
-/// An error with the next thing to try.
+/// An error with a hint.
 #[derive(Debug)]
 pub(crate) struct Hint {
     pub(crate) message: String,

@@ -93,7 +93,7 @@ fn terminal(command: &mut Command, size: Winsize, uid: u32) -> io::Result<OwnedF
         OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC,
     )?;
     rustix::termios::tcsetwinsize(&ours, size)?;
-    // So that programs can open their terminal by name. Best effort: most do not.
+    // Give the user the terminal, so that programs can open it by name. Best effort: most do not.
     let _refused = rustix::fs::fchown(&theirs, Some(rustix::fs::Uid::from_raw(uid)), None);
     command.stdin(theirs.try_clone()?);
     command.stdout(theirs.try_clone()?);

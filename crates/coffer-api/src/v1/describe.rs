@@ -1,4 +1,4 @@
-//! Completes the description with what is the same for many routes.
+//! Completes the OpenAPI description with the parts that many routes share.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use serde_json::Value;
 use utoipa::openapi::schema::AdditionalProperties;
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, Schema};
 
-/// Adds the refusals that follow from a route's method, path, parameters and body. Routes describe only those that have a
-/// meaning of their own.
+/// Adds the refusals that follow from a route's method, path, parameters and body. Routes describe only their
+/// own refusals.
 pub(super) fn complete(openapi: &mut OpenApi) {
     let refusal = |why: &str| {
         let shape = Ref::from_schema_name("Error");

@@ -252,7 +252,7 @@ pub(super) async fn quotas(
     quota_state(&app, &caller.operator, project).await
 }
 
-/// Sets the quotas of a project. For operators. Nothing that exists is ended.
+/// Sets the quotas of a project. For operators. Existing sandboxes and records stay.
 #[utoipa::path(
     put, path = "/api/v1/projects/{project}/quotas", tag = "limits", params(("project" = String, Path),
         ("If-Match" = Option<String>, Header, description = "the ETag that the change is meant for")),

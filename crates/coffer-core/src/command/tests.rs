@@ -240,8 +240,8 @@ fn a_policy_is_read_as_it_is_written() {
     assert!(CommandPolicy { default: Effect::Deny, rules: vec![many; 101] }.check().is_err());
 }
 
-/// Lines of keywords and parentheses, run by real shells that find no program. What a shell looked for and did not
-/// find, the policy must have seen, or the line must be refused.
+/// Lines of keywords and parentheses, run by real shells that find no program. The policy must have seen
+/// every program that a shell looked for, or refuse the line.
 #[test]
 fn a_shell_runs_nothing_that_was_not_seen() {
     const TOKENS: &str = "case,case x in,in,esac,*),a),(a),needle),needle,needle,;;,;;,;&,;,;,\n,\n,(,),{,},if,then,fi,\
@@ -289,7 +289,7 @@ fn a_shell_runs_nothing_that_was_not_seen() {
     assert!(shells.is_empty() || ran > 20, "{ran} lines got as far as a command");
 }
 
-/// What a shell says on standard error, if there is such a shell.
+/// A shell's standard error, if that shell is installed.
 fn run_shell(shell: &str, line: &str) -> Option<String> {
     let path = ["/bin", "/usr/bin"]
         .iter()

@@ -1,4 +1,4 @@
-//! What forges and our API show of repositories, pull requests and issues.
+//! Repositories, pull requests and issues, as forges and our API show them.
 
 use serde::{Deserialize, Serialize};
 

@@ -65,7 +65,7 @@ fn letter_case_comes_back_as_it_was_sent() {
 #[test]
 fn an_answer_fits_or_says_that_it_does_not() {
     let mut message = ask(1, &host("example.com"), Family::V6);
-    // Without the asker's word on sizes, 512 bytes are the limit.
+    // If the client states no size, the limit is 512 bytes.
     message.truncate(message.len() - 11);
     message[11] = 0;
     let query = Query::read(&message).unwrap();

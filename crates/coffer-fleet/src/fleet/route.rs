@@ -9,7 +9,7 @@ use coffer_engine::EngineError;
 use super::{Boot, Fleet, FleetError, Record};
 use coffer_guest::{Activity, Route, Target, Wake};
 
-/// How long a request waits for a step in progress before it is told to retry.
+/// How long a request waits for a step in progress before the client must retry.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A sandbox that traffic resumed runs at least this long.

@@ -148,8 +148,9 @@ pub trait Arena: Send + Sync + 'static {
     /// Pauses the sandbox of an entry with its files while a person decides.
     async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError>;
 
-    /// Has the winner's branch at `commit` on the forge. An error of the code [`StepCode::NoRoom`](coffer_core::StepCode::NoRoom) says that its sandbox has to
-    /// wait to be started.
+    /// Ensures that the winner's branch on the forge is at `commit`. An error of the code
+    /// [`StepCode::NoRoom`](coffer_core::StepCode::NoRoom) means that there is no room to start its sandbox
+    /// yet.
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError>;
 
     /// Finds or opens the winner's pull request. `reasons` say why it won.

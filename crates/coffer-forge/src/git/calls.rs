@@ -220,7 +220,7 @@ fn calls() -> Vec<i64> {
         libc::SYS_setitimer,
         libc::SYS_sigaltstack,
         libc::SYS_times,
-        // Who and where it is.
+        // Ids and working directory of the process.
         libc::SYS_getcpu,
         libc::SYS_getegid,
         libc::SYS_geteuid,

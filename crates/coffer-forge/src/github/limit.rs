@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(told(StatusCode::OK, &primary, b"", 1000), None);
         assert_eq!(spent(&primary, 1000), Some(s(31)));
         assert_eq!(spent(&plenty, 1000), None);
-        // A forge that lies cannot block us for ever.
+        // A forge that lies cannot block us for long.
         assert_eq!(told(forbidden, &headers(&[("retry-after", "999999999")]), b"", 1000), Some(LONGEST));
         assert_eq!(told(forbidden, &headers(&[("retry-after", "-5")]), b"", 1000), Some(s(1)));
     }

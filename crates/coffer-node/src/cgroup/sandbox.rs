@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 
 use super::controller::{Controller, Powers};
 
-/// The period in which processor time is counted out.
+/// The period of the processor limit.
 const CPU_PERIOD_US: u64 = 100_000;
 
 /// Minimum for socket buffers, where the kernel counts them separately from other memory.
@@ -20,7 +20,7 @@ const SOCKET_BUFFERS: u64 = 16 * 1024 * 1024;
 /// Freezing waits for processes in uninterruptible calls; longer than this is a failure.
 const FREEZE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often all processes are looked for and killed, where they cannot be killed together.
+/// How often to search for processes and kill them, if they cannot be killed together.
 const KILL_ROUNDS: usize = 64;
 
 /// Current usage of a sandbox.
@@ -51,7 +51,7 @@ impl SandboxCgroup {
         Self { v2, v1 }
     }
 
-    /// Makes the directories and sets the limits.
+    /// Creates the directories and sets the limits.
     pub(crate) fn create(&self, limits: &Limits) -> io::Result<()> {
         if let Some(V2Directory { path, controllers, .. }) = &self.v2 {
             make_anew(path)?;
@@ -195,7 +195,7 @@ impl SandboxCgroup {
         failure
     }
 
-    /// How many processes the kernel has killed for want of memory.
+    /// How many processes the kernel has killed for lack of memory.
     pub(crate) fn out_of_memory_kills(&self) -> u64 {
         let Some((path, version)) = self.of(Controller::Memory) else { return 0 };
         let file = match version {
@@ -242,7 +242,7 @@ impl SandboxCgroup {
     }
 }
 
-/// Also where an earlier run left its directory, which its last process held a moment too long.
+/// Replaces a directory that an earlier run left because its last process still held it.
 fn make_anew(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(cgroup.usage(), expected);
     }
 
-    /// For hosts without v2, which this one need not be.
+    /// Covers hosts without v2, on any host.
     #[tokio::test]
     async fn the_v1_freezer_freezes_and_lets_frozen_processes_die() {
         let parent = Path::new("/sys/fs/cgroup/freezer");

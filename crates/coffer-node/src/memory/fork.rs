@@ -16,7 +16,7 @@ const HEAD: usize = 12;
 /// Both maps of one range each take 28 bytes.
 const LONGEST_MAP: usize = 4096;
 
-/// Lays the image in `from` out in `to` for a sandbox with the range at `uid_base`.
+/// Prepares the image in `from` at `to`, for a sandbox with the range at `uid_base`.
 pub(super) fn lay_out(image: &Image, from: &Path, to: &Path, uid_base: u32) -> io::Result<()> {
     image::make_directory(to)?;
     for name in image.names() {
@@ -30,7 +30,8 @@ pub(super) fn lay_out(image: &Image, from: &Path, to: &Path, uid_base: u32) -> i
     Ok(())
 }
 
-/// The same map onto another range of the host's ids. They are varints; those of our ranges are all as long.
+/// The same map onto another range of the host's ids. They are varints; those of all our ranges have the same
+/// length.
 fn moved(map: &[u8], from: u32, to: u32) -> io::Result<Vec<u8>> {
     let strange = || io::Error::other("its image has an unexpected id map");
     if map.len() < HEAD || map.len() > LONGEST_MAP {

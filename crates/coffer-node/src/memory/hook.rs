@@ -5,9 +5,9 @@
 //! `/proc`. So it never waits for a node that is gone: then the names are gone too, or the pipe ends, and
 //! CRIU rolls back.
 //!
-//! Those names are numbers, and a number that is free is used again. A script that comes after its hook was
-//! dropped could open a pipe of another sandbox and take its answer, so it compares what it opened with the
-//! pipes that it was written for.
+//! Those names contain descriptor numbers, and free numbers are reused. A script that comes after its hook
+//! was dropped could open a pipe of another sandbox and take its answer, so it compares what it opened with
+//! the pipes that it was written for.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ use tokio::net::unix::pipe;
 /// When it asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
-    /// All is written, everything is frozen.
+    /// Everything is written and frozen.
     Dumped,
     /// The namespaces exist, and are empty.
     NamespacesMade,
@@ -86,7 +86,7 @@ impl Hook {
         &self.script
     }
 
-    /// Waits until it asks, and gives the number of the first process.
+    /// Waits until it asks, and returns the pid of the first process.
     pub(crate) async fn asked(&mut self) -> io::Result<i32> {
         let mut line = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! An image on disk: complete once its manifest is there, and checked before it is used.
+//! An image on disk: complete once its manifest exists, and checked before it is used.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -141,7 +141,7 @@ fn names_in(directory: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether there is a whole image.
+/// Whether there is a complete image.
 pub(super) fn is_there(kept: &Path) -> bool {
     kept.join(MANIFEST).is_file()
 }
@@ -170,7 +170,7 @@ pub(super) fn keep_program(program: &Path, pid: i32, directory: &Path) -> io::Re
     if program.is_file() {
         return crate::files::link(program, &kept);
     }
-    // Of a node that kept no name for it.
+    // An older node started it and kept no link to its program.
     let mut from = File::open(format!("/proc/{pid}/exe"))?;
     let mut to = File::options().write(true).create_new(true).mode(0o555).open(kept)?;
     io::copy(&mut from, &mut to).map(|_| ())

@@ -33,7 +33,7 @@ pub(crate) use hook::{Hook, Moment};
 pub(crate) use image::Image;
 pub(crate) use places::{Images, Opened, Place};
 
-/// Found out once, when the first node of this process starts.
+/// Determined once, when the first node of this process starts.
 static TOOL: OnceLock<Result<Criu, NoCriu>> = OnceLock::new();
 
 /// Whether memory can be saved here, and if not, why. Takes a moment the first time.

@@ -79,7 +79,7 @@ impl Images {
         for directory in [&work, &keys, &sandboxes] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        // That of a node that was killed does as well.
+        // Reuse the mount of a node that was killed.
         if fs::metadata(&work)?.dev() == fs::metadata(data_dir)?.dev() {
             mount_memory(&work)?;
         }
@@ -112,7 +112,8 @@ impl Images {
         &self.sandboxes
     }
 
-    /// Checks the image of a snapshot and lays it out for a sandbox called `name` with the range at `uid_base`.
+    /// Checks the image of a snapshot and prepares it for a sandbox called `name` with the range at
+    /// `uid_base`.
     pub(crate) fn open_for(&self, snapshot: SnapshotId, name: &str, uid_base: u32) -> io::Result<Opened> {
         let (from, to) = (self.of_snapshot(snapshot), self.of_sandbox(name));
         let image = Image::read(&from.kept)?;
@@ -170,7 +171,7 @@ impl Images {
         cipher::destroy(&self.of_snapshot(snapshot).key)
     }
 
-    /// Gives the memory back.
+    /// Frees the memory.
     pub(crate) fn close(self) {
         match rustix::mount::unmount(&self.work, UnmountFlags::empty()) {
             Ok(()) | Err(Errno::INVAL) => {}
@@ -238,7 +239,7 @@ impl Place {
         Ok(if image.is_encrypted() { image.bytes } else { 0 })
     }
 
-    /// Checks an image and has it where CRIU can read it.
+    /// Checks an image and makes it readable for CRIU.
     pub(crate) fn open(&self) -> io::Result<Opened> {
         let image = Image::read(&self.kept)?;
         let directory = if image.is_encrypted() {
@@ -251,7 +252,7 @@ impl Place {
         Ok(Opened { image, directory, _shared: None })
     }
 
-    /// Lays an image that was just sealed out for another sandbox.
+    /// Prepares an image that was just sealed for another sandbox.
     pub(crate) fn share(&self, image: &Image, to: &Self, uid_base: u32) -> io::Result<Opened> {
         let directory = to.draft().to_path_buf();
         fork::lay_out(image, self.draft(), &directory, uid_base)?;

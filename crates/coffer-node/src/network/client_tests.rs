@@ -1,4 +1,4 @@
-//! The client against an egress that the test plays.
+//! The client against a fake egress.
 
 use std::os::fd::OwnedFd;
 
@@ -51,7 +51,7 @@ impl Stage {
     }
 }
 
-/// Something to hand over; the egress that a test plays does not inspect it.
+/// Any socket; the fake egress does not inspect it.
 fn listeners() -> Option<Listeners> {
     let sockets: Vec<OwnedFd> = (0..3).map(|_| std::io::pipe().unwrap().0.into()).collect();
     Listeners::of(sockets)
@@ -90,7 +90,7 @@ impl Played {
         self.answer(id, Ok(Reply::Traffic { sandboxes })).await;
     }
 
-    /// Expects this and does it.
+    /// Expects this request and answers it.
     async fn expect(&mut self, expected: Request) -> usize {
         let (id, request, descriptors) = self.hear().await;
         assert_eq!(request, expected);
@@ -164,7 +164,7 @@ async fn a_policy_counts_when_egress_says_so() {
     egress.answer(id, Ok(Reply::Replaced { cut: 0 })).await;
     replacing.await.unwrap().unwrap();
 
-    // The connection breaks and no process listens any more: nothing is open.
+    // The connection breaks and no process listens: nothing is open.
     let replacing = stage.replace(sandbox, &WEB);
     egress.hear().await;
     drop((egress, listener));
@@ -251,10 +251,10 @@ async fn a_full_inbox_refuses_what_is_new_and_takes_what_ends() {
         let network = network.clone();
         async move { network.end(first).await }
     });
-    // Far longer than any patience: an end is not given up.
+    // Far longer than any timeout: an end keeps waiting.
     sleep(Duration::from_secs(60)).await;
     assert!(!ending.is_finished());
-    // Nothing of what was refused comes later.
+    // Refused requests are not sent later.
     let served = inbox.recv().await.unwrap();
     assert!(matches!(served, Ask::Serve { sandbox, .. } if sandbox == first), "{served:?}");
     ending.await.unwrap();
@@ -313,12 +313,12 @@ async fn an_egress_that_stalls_with_all_requests_under_way_is_dropped() {
         let network = stage.network.clone();
         asking.spawn(async move { network.end(SandboxId::generate()).await });
     }
-    // It reads all, and answers none.
+    // It reads all requests, and answers none.
     for _ in 0..UNDER_WAY {
         egress.hear().await;
     }
     tokio::time::pause();
-    // Its patience passes at once, as nothing else happens.
+    // Its timeout passes at once, because nothing else happens.
     let mut egress = Played::accept_within(&listener, 10 * PATIENCE).await;
     tokio::time::resume();
     egress.greet(&[]).await;

@@ -10,7 +10,7 @@ use rustix::thread::ThreadNameSpaceType;
 
 use super::redirect::{CONNECTIONS, Families, QUESTIONS};
 
-/// Connections that may wait for egress; while it is away they do.
+/// Connections that may wait while egress is disconnected.
 const BACKLOG: i32 = 512;
 
 /// For connections, questions by UDP and questions by TCP, in this order: a socket for each family.
@@ -75,7 +75,8 @@ fn open(kind: SocketType, address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if kind == SocketType::STREAM {
-        // Connections that a dead egress had may linger at the port; no listener can be taken by it.
+        // Connections that a dead egress had may linger at the port; this does not let another process take
+        // the listener's port.
         sockopt::set_socket_reuseaddr(&socket, true)?;
     }
     rustix::net::bind(&socket, &address)?;

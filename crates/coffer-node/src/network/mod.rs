@@ -89,7 +89,7 @@ impl Network {
         self.families
     }
 
-    /// Begins to serve a sandbox. At once; the answer can be waited for.
+    /// Begins to serve a sandbox. Returns at once; the caller can wait for the answer.
     pub(crate) fn serve(&self, sandbox: SandboxId, policy: &Policy, listeners: Option<Listeners>) -> Serving {
         let Some(listeners) = listeners else { return Serving { sandbox, progress: Progress::NoNetwork } };
         let (done, heard) = oneshot::channel();
@@ -197,7 +197,8 @@ enum Progress {
 
 impl Serving {
     /// Waits until the policy is in force. An unreachable egress is not a failure: it gets the sandbox when
-    /// it is back, and until then nothing is open. One that is so slow that not even the request found room is.
+    /// it is back, and until then nothing is open. An egress that is too slow to take the request is a
+    /// failure.
     pub(crate) async fn in_force(self) -> Result<(), NodeError> {
         let Self { sandbox, progress } = self;
         let deadline = Instant::now() + SERVE_PATIENCE;

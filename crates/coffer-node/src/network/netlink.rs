@@ -15,8 +15,8 @@ pub(super) const CREATE: u16 = 0x400;
 pub(super) const APPEND: u16 = 0x800;
 const NESTED: u16 = 0x8000;
 
-/// Messages that go out together. Numbers in headers are the machine's own; attributes are as their
-/// family wants them.
+/// Messages that go out together. Numbers in headers are the machine's own; attributes are in the byte order
+/// of their family.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     bytes: Vec<u8>,
@@ -87,7 +87,7 @@ impl Batch {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// Has the kernel do all of it in the current network namespace; the first failure is the answer.
+    /// Executes all messages in the current network namespace; returns the first failure.
     /// Without a protocol it is about links, addresses and routes.
     pub(super) fn send(&self, protocol: Option<Protocol>) -> Result<(), Errno> {
         let socket = rustix::net::socket_with(

@@ -1,4 +1,4 @@
-//! What a sandbox's network namespace holds: `lo`, an address of each family, routes that lead nowhere
+//! Sets up a sandbox's network namespace: `lo`, an address of each family, routes that lead nowhere
 //! else, and rules that bring every connection and every question to the listeners.
 //!
 //! ```text
@@ -34,10 +34,10 @@ use super::netlink::{APPEND, Batch, CREATE, EXCLUSIVE};
 /// Where a sandbox's connections arrive. Sandboxes outlive nodes, so these two never change. They are outside
 /// the kernel's ephemeral range and the ports that programs commonly use.
 pub(super) const CONNECTIONS: u16 = 64_443;
-/// Where its questions for names do.
+/// Where its DNS questions arrive.
 pub(super) const QUESTIONS: u16 = 64_053;
 
-/// Connections and questions of a sandbox that the kernel keeps in mind. Egress has at most 256 open; the
+/// Connections and questions of a sandbox that the kernel tracks. Egress has at most 256 open; the
 /// rest are questions, which are kept for half a minute.
 const TRACKED: u32 = 4096;
 /// Closed connections are kept for two minutes and do not count there, so their number is bounded by this.
@@ -58,7 +58,7 @@ pub(crate) enum Families {
     Both,
 }
 
-/// Sets the current network namespace up. Without families it has `lo` and no way out.
+/// Sets up the current network namespace. Without families it has `lo` and no way out.
 pub(crate) fn set_up(families: Option<Families>) -> Result<(), Errno> {
     links(families).send(None)?;
     match families {

@@ -1,4 +1,4 @@
-//! The rules in a real kernel, in network namespaces that the tests make themselves.
+//! The rules in a real kernel, in network namespaces that the tests create.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -123,7 +123,7 @@ fn everything_arrives_at_the_listeners_and_its_own_at_itself() {
             ours.send_to(b"answer", from).unwrap();
             assert_eq!(asker.recv(&mut buffer).unwrap(), 6, "the answer comes from {server}");
         }
-        // Its own addresses are its own.
+        // Connections to its own addresses stay inside.
         for own in ["127.0.0.1:0", "127.8.9.1:0", "192.0.2.1:0", "[::1]:0", "[2001:db8::1]:0"] {
             let service = TcpListener::bind(own).unwrap();
             let _stream = TcpStream::connect(service.local_addr().unwrap()).unwrap();

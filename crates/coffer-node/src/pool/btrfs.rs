@@ -29,7 +29,7 @@ const SUBVOL_CREATE: libc::Ioctl = request(WRITE, 14, size_of::<VolumeArgs>());
 const SNAP_DESTROY: libc::Ioctl = request(WRITE, 15, size_of::<VolumeArgs>());
 const TREE_SEARCH: libc::Ioctl = request(READ | WRITE, 17, size_of::<SearchArgs>());
 const INO_LOOKUP: libc::Ioctl = request(READ | WRITE, 18, size_of::<LookupArgs>());
-// The second version: the first has no flags, and a snapshot could not be born read-only.
+// The second version: the first has no flags, so a snapshot could not be created read-only.
 const SNAP_CREATE_V2: libc::Ioctl = request(WRITE, 23, size_of::<SnapshotArgs>());
 const FS_INFO: libc::Ioctl = request(READ, 31, size_of::<FsInfo>());
 const QUOTA_CTL: libc::Ioctl = request(READ | WRITE, 40, size_of::<QuotaArgs>());
@@ -141,7 +141,7 @@ fn named(name: &OsStr) -> io::Result<VolumeArgs> {
     Ok(VolumeArgs { fd: 0, name: padded(name)? })
 }
 
-/// Makes a subvolume in `parent`.
+/// Creates a subvolume in `parent`.
 pub(super) fn create_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
     call(parent, SUBVOL_CREATE, &mut named(name)?)
 }
@@ -208,7 +208,7 @@ pub(super) fn limit(inside: &File, bytes: u64) -> io::Result<()> {
     call(inside, QGROUP_LIMIT, &mut QgroupLimitArgs::new(0, MAX_REFERENCED, bytes))
 }
 
-/// Holds a quota group at `bytes` of exclusive data, whatever its own limit is.
+/// Limits a quota group to `bytes` of exclusive data, whatever its own limit is.
 pub(super) fn hold(root: &File, id: u64, bytes: u64) -> io::Result<()> {
     call(root, QGROUP_LIMIT, &mut QgroupLimitArgs::new(id, MAX_EXCLUSIVE, bytes))
 }

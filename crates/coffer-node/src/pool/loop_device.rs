@@ -110,7 +110,7 @@ fn configure(device: &File, image: &File, flags: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether a device has this very file behind it. Does not open one: that would keep it from going.
+/// Whether a device has this very file behind it. Does not open the device: that would keep it attached.
 pub(super) fn is_attached(image: &fs::Metadata) -> bool {
     devices().is_ok_and(|mut devices| devices.any(|device| device.may_have_behind_it(image)))
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{FLOOR, Pool, btrfs};
 
 const GIB: u64 = 1024 * 1024 * 1024;
-/// How often a pool with room is looked at, and one that fills.
+/// How often to check a pool with room, and one that fills up.
 const CALM: Duration = Duration::from_millis(250);
 const WATCHFUL: Duration = Duration::from_millis(10);
 /// Bytes that all sandboxes together can write between two checks.

@@ -15,7 +15,7 @@ use super::provision::{self, Resume};
 use super::remains::{Record, Remains};
 use super::start;
 
-/// Takes a slot that waits for this, or makes a new sandbox.
+/// Takes a slot that waits for this, or creates a new sandbox.
 pub(super) async fn bring_up(node: &Arc<Node>, spec: &CreateSandbox) -> Result<(Entry, Alive), NodeError> {
     if let Some(claimed) = claim::claim(node, spec).await {
         return Ok(claimed);

@@ -33,7 +33,7 @@ impl Owner {
         }
     }
 
-    /// Has the files of a frozen sandbox outlive the host's own crash, and its entry with them.
+    /// Makes the files of a frozen sandbox, and its journal entry, survive a crash of the host.
     async fn make_safe(&self) -> Result<(), NodeError> {
         let (node, files) = (self.node.clone(), self.entry.files_name());
         let written = blocking(move || {

@@ -1,4 +1,4 @@
-//! Giving agentd a listener again that lost its own.
+//! Gives agentd a new listener if it lost its own.
 
 use std::fs;
 use std::io;

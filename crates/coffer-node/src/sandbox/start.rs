@@ -39,7 +39,7 @@ pub(super) async fn begin(node: &Arc<Node>, entry: &Entry, resume: Resume) -> Re
     launch
 }
 
-/// Has egress serve a sandbox that runs, and records that it does.
+/// Makes egress serve a running sandbox, and records that it runs.
 pub(super) async fn go_live(
     node: &Arc<Node>,
     entry: &Entry,

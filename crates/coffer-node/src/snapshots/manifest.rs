@@ -13,7 +13,7 @@ use coffer_template::OverlaySpec;
 /// A larger file is not a manifest: a few hundred layers fit.
 const LONGEST: u64 = 1024 * 1024;
 
-/// Everything that a sandbox needs to start from a snapshot, but its files.
+/// Everything that a sandbox needs to start from a snapshot, except its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) info: SnapshotInfo,
@@ -26,7 +26,7 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    /// Writes it so that it is there whole after a crash of the host, or not at all.
+    /// Writes it atomically: after a crash of the host it is complete or missing.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let body = serde_json::to_vec(self)?;
         let draft = path.with_extension("new");

@@ -1,4 +1,4 @@
-//! Classic BPF with labels, and a search over ranges of numbers in as few instructions as there can be.
+//! Classic BPF with labels, and a search over ranges of numbers in as few instructions as possible.
 
 /// A jump's destination, resolved when the program is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct Range {
     pub(super) to: Label,
 }
 
-/// Lines with labels that are placed later: jumps go forward only, as BPF wants.
+/// Lines with labels that are placed later: jumps go forward only, as BPF requires.
 #[derive(Default)]
 pub(super) struct Assembler {
     lines: Vec<Line>,
@@ -97,7 +97,7 @@ impl Assembler {
             Step::Split(at) => {
                 let leaf = |from: usize, to: usize| (from == to).then(|| ranges[from].to);
                 let (low, high) = (leaf(first, at), leaf(at + 1, last));
-                // Where both sides go on, the upper one comes after the lower one.
+                // If both sides continue, the upper one comes after the lower one.
                 let upper = match (low, high) {
                     (None, None) => self.label(),
                     (_, high) => high.unwrap_or(Label::Next),

@@ -18,7 +18,7 @@ pub(super) enum Cloned {
 ///
 /// # Safety
 /// The caller must be the only thread of its process: the child has a copy of its memory, in which
-/// locks that other threads held would stay held for ever.
+/// locks that other threads held would never be released.
 pub(super) unsafe fn clone_into(namespaces: i32, cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned, Errno> {
     let mut pidfd: RawFd = -1;
     // The number may belong to another process by the time it is used; this descriptor never does.

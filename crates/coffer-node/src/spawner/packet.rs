@@ -55,7 +55,7 @@ pub(super) fn receive(
     let received = match rustix::io::retry_on_intr(|| {
         rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
     }) {
-        // It went with packets unread.
+        // The other side closed with unread packets.
         Err(Errno::CONNRESET) => return Ok(None),
         received => received?,
     };

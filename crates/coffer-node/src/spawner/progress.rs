@@ -21,7 +21,7 @@ impl Progress {
         Self(socket)
     }
 
-    /// Waits until agentd runs, and gives the sockets that were handed up; or the reason why it does not.
+    /// Waits until agentd runs, and returns the sockets that it sent; or the reason why it does not.
     pub(crate) async fn finish(self) -> io::Result<Result<Vec<OwnedFd>, String>> {
         rustix::io::ioctl_fionbio(&self.0, true)?;
         // SAFETY: an `OwnedFd` stays open, and the same descriptor, until it is dropped.

@@ -67,7 +67,7 @@ const INTERNET_PROTOCOLS: [u32; 5] = [0, 1, 6, 17, 58];
 /// Routes, socket lists (`ss`), device events: what programs without network privileges read.
 const NETLINK_PROTOCOLS: [u32; 3] = [0, 4, 15];
 
-/// How the kernel calls the processor.
+/// The kernel's name for the architecture.
 const fn architecture(processor: Processor) -> u32 {
     match processor {
         Processor::X86_64 => 0xc000_003e,
@@ -176,13 +176,13 @@ fn program(processor: Processor) -> Vec<libc::sock_filter> {
     code.assemble()
 }
 
-/// The program of this machine, put together once: every sandbox's first process is a copy of the spawner.
+/// The program of this machine, built once: every sandbox's first process is a copy of the spawner.
 pub(super) fn prepared() -> &'static [libc::sock_filter] {
     static PROGRAM: OnceLock<Vec<libc::sock_filter>> = OnceLock::new();
     PROGRAM.get_or_init(|| program(Processor::THIS))
 }
 
-/// Installs the filter for this process and all that come of it. Needs `CAP_SYS_ADMIN` in the user
+/// Installs the filter for this process and all its descendants. Needs `CAP_SYS_ADMIN` in the user
 /// namespace, because `no_new_privs` stays off: `sudo` must work inside.
 pub(super) fn install() -> Result<(), Errno> {
     let program = prepared();

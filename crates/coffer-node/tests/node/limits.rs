@@ -79,6 +79,7 @@ async fn processor_time_is_limited() {
     sandbox.output("for i in 1 2 3; do (while :; do :; done) >/dev/null 2>&1 & done").await;
     let sample = || async { node.engine.stats().await.unwrap().remove(0) };
     let before = sample().await;
+    // The share of a stretch of time, which has to pass.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let after = sample().await;
     let used = (after.cpu_us - before.cpu_us) as f64 / 1000.0;

@@ -14,7 +14,7 @@ const MOST_UNFINISHED: usize = if cfg!(test) { 256 << 10 } else { 16 << 20 };
 /// and arrive in one piece.
 const FAIR: usize = 8 << 10;
 
-/// A connection that reads so much at once has a buffer to match, and keeps it.
+/// A connection that reads this much at once has an equally large buffer, and keeps it.
 const LARGE: usize = 16 << 10;
 
 /// Connections that may wait for a next request with a large buffer; further ones are closed.
@@ -58,7 +58,7 @@ impl Share {
         Ok(())
     }
 
-    /// The head is whole.
+    /// The head is complete.
     pub(crate) fn finish_head(&self) {
         self.all.unfinished.fetch_sub(self.unfinished.swap(0, Relaxed), Relaxed);
     }

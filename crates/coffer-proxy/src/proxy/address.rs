@@ -98,7 +98,7 @@ fn by_host(host: &str) -> Option<Address> {
     })
 }
 
-/// Reads the two headers; `None` when neither is there.
+/// Reads the two headers; `None` if both are missing.
 fn by_headers(headers: &HeaderMap) -> Option<Address> {
     let (id, port) = match (only(headers, &SANDBOX_ID), only(headers, &SANDBOX_PORT)) {
         (Ok(None), Ok(None)) => return None,

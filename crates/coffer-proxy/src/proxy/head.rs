@@ -97,7 +97,8 @@ pub(super) fn toward_client(response: &mut response::Parts) {
         response.headers.remove(CONTENT_LENGTH);
     }
     strip_hop_by_hop(&mut response.headers);
-    // Instructions to a reverse proxy in front of the server, such as which of its own files to send instead.
+    // Strip headers that instruct a reverse proxy, such as `X-Accel-Redirect`, so that a sandbox cannot make
+    // the proxy serve its own files.
     let orders: Vec<HeaderName> = response.headers.keys().filter(|name| is_order(name)).cloned().collect();
     for name in orders {
         response.headers.remove(name);

@@ -66,7 +66,7 @@ const STRIPPED: [HeaderName; 21] = [
     HeaderName::from_static("activate-storage-access"),
     HeaderName::from_static("public-key-pins"),
     HeaderName::from_static("expect-ct"),
-    // Orders to caches in front of the server.
+    // Instructions to caches in front of the server.
     HeaderName::from_static("cdn-cache-control"),
     HeaderName::from_static("surrogate-control"),
 ];
@@ -103,7 +103,7 @@ fn is_own(path: &str, port: u16, headers: &HeaderMap) -> bool {
         return false;
     }
     // Programs may ask a server inside for its first page; to a browser `/` is the way to the UI.
-    // Browsers send `Sec-Fetch-…` by TLS and to the machine itself alone.
+    // Browsers send `Sec-Fetch-…` only over TLS and to the machine itself.
     let is_browser = [FETCH_DEST, FETCH_SITE, ORIGIN].iter().any(|name| headers.contains_key(name))
         || Reader::of(headers) == Reader::Browser;
     head::leads_to(path, &OWN) || (is_browser && path.chars().all(|c| matches!(c, '/' | '.' | '\\')))

@@ -36,8 +36,8 @@ pub(super) async fn connect(tunnel: UnixStream, name: ServerName<'static>) -> io
     CONNECTOR.connect(name, tunnel).await.map(Stream)
 }
 
-/// TLS to a server that may end without the farewell that TLS asks for, as Python's does. A body
-/// of known length that breaks off is noticed all the same, by its length.
+/// TLS to a server that may end without TLS's closing message, as Python's does. A body
+/// of known length that ends too early is still noticed, by its length.
 #[derive(Debug)]
 pub(super) struct Stream(TlsStream<UnixStream>);
 

@@ -216,7 +216,8 @@ async fn a_diff_is_kept_by_the_server_that_has_the_repository() {
     work.app
         .restart(async |_| {
             task = in_review(&there, json!({}), "/api/v1/repositories/app/pulls/1", &commit).await;
-            // The other server reads more than once meanwhile.
+            // The other server looks more than once meanwhile. What it leaves alone tells nothing, so this waits
+            // for time.
             tokio::time::sleep(Duration::from_millis(2500)).await;
             let page = there.get(&format!("/api/v1/artifacts?task_id={task}")).await.expect(200).json();
             assert_eq!(page["items"], json!([]), "it is left to the one that can see the diff");

@@ -59,12 +59,12 @@ async fn time_that_a_sandbox_runs_is_counted_once_over_restarts_and_pauses() {
     let began = std::time::Instant::now();
     let id = app.create(json!({})).await;
     spent(&app, &id, 1.0).await;
-    // The sandbox keeps running without the server, and that time is counted.
+    // The sandbox keeps running without the server, and that time is counted: it has to pass.
     app.restart(async |_| tokio::time::sleep(Duration::from_millis(1500)).await).await;
     spent(&app, &id, 2.5).await;
     app.post_empty(&format!("/sandboxes/{id}/pause")).await.expect(204);
     let ran = began.elapsed().as_secs_f64();
-    // The count settles and stays: a pause costs nothing.
+    // The count settles and stays: a pause costs nothing. Longer than the meter waits between two samples.
     let mut last = spent(&app, &id, 2.5).await;
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(1200)).await;

@@ -42,7 +42,7 @@ pub enum Heard {
     Merged,
     Closed,
     Reopened,
-    /// A comment; `source` identifies it for ever.
+    /// A comment; `source` identifies it permanently.
     Said {
         source: String,
         author: String,
@@ -196,7 +196,7 @@ impl Store {
                         }
                     }
                 }
-                // Once for all messages together.
+                // Start at most one attempt for all messages together.
                 let mut begun = 0;
                 for task in to_begin {
                     let start = StartTask {

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 
 pub use description::{Operation, operations};
 
-/// What it does once instead of answering.
+/// What it does once, in place of an answer.
 #[derive(Debug, Clone)]
 pub enum Mood {
     Answer(u16, Vec<(&'static str, String)>, Value),

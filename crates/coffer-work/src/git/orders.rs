@@ -1,4 +1,4 @@
-//! What is asked for.
+//! The parameters of git operations.
 
 use coffer_core::forge::BranchName;
 
@@ -20,7 +20,7 @@ pub struct CloneOrder {
     pub depth: Option<u32>,
     pub submodules: Submodules,
     pub user: Option<String>,
-    /// Who commits inside, where the project does not say.
+    /// The author of commits inside, if the project has none.
     pub signature: Option<Signature>,
 }
 
@@ -44,16 +44,16 @@ pub struct CommitOrder {
     pub message: CommitMessage,
     /// The files to commit; all changes if empty.
     pub paths: Vec<String>,
-    /// Who commits, where the project does not say.
+    /// The author, if the project has none.
     pub signature: Option<Signature>,
 }
 
-/// What a commit says.
+/// The message of a commit.
 #[derive(Debug, Clone)]
 pub enum CommitMessage {
     /// This text.
     Whole(String),
-    /// What the project's rules make of a title and footers.
+    /// Composed from a title and footers by the project's rules.
     Composed { title: String, footers: Vec<(String, String)> },
 }
 

@@ -1,8 +1,9 @@
 //! The work of agents: a sandbox, a repository in it, an agent, and its results.
 //!
-//! [`TaskShop`] does the steps of an attempt at a task, [`Ring`] those of a competition. Both ask [`Git`] for what is git's,
-//! and share what a [`Workbench`] has: sandboxes, agents, and trying again. Every step may be asked for again after a server
-//! died over it: it finds what is there, by the key or the names that it was given, and goes on from that.
+//! [`TaskShop`] implements the steps of an attempt at a task, [`Ring`] those of a competition. Both use
+//! [`Git`] for git operations, and share a [`Workbench`]: sandboxes, agents and retries. Every step may be
+//! called again after a server died: it finds existing results, by the key or the names that it gets, and
+//! continues from them.
 
 mod agent;
 mod compete;
@@ -33,7 +34,7 @@ use coffer_fleet::Fleet;
 use coffer_fleet::exec::Exec;
 use coffer_fleet::limits::Limiter;
 
-/// What the steps of tasks and competitions are done with.
+/// The services that steps of tasks and competitions use.
 #[derive(Debug)]
 pub struct Workbench {
     pub store: Store,

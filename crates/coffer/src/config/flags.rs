@@ -35,7 +35,7 @@ macro_rules! flags {
             /// Do not build the template `base` in the background when it is missing or out of date
             #[arg(long)]
             no_build: bool,
-            /// Give sandboxes no way out at all
+            /// Give sandboxes no network
             #[arg(long)]
             no_network: bool,
         }
@@ -79,13 +79,13 @@ pub(super) fn name(field: &str) -> String {
 flags! {
     /// The address to serve on [default: 127.0.0.1:3000]
     listen "listen" "ADDRESS";
-    /// Where everything is kept [default: /var/lib/coffer]
+    /// The data directory [default: /var/lib/coffer]
     data_dir "data_dir" "DIR";
     /// A PostgreSQL URL instead of the embedded SQLite; in a file or COFFER_DATABASE_URL others cannot see it
     database_url "database.url" "URL";
-    /// Where templates are kept [default: /var/cache/coffer/templates]
+    /// The directory of templates [default: /var/cache/coffer/templates]
     template_dir "template.dir" "DIR";
-    /// How much disk to set aside for sandboxes; a quarter of what is free, from 2 to 64 GiB, by default
+    /// How much disk to reserve for sandboxes; a quarter of the free space, from 2 to 64 GiB, by default
     pool_size "node.pool_size" "SIZE";
     /// How many sandboxes to keep ready at most, for creates that need not wait; 0 for none
     #[arg(hide_short_help = true)]
@@ -95,7 +95,7 @@ flags! {
     memory_reserve "node.memory_reserve" "SIZE";
     /// Nameservers for the names that sandboxes look up, instead of the machine's own; separated by commas
     nameserver "network.nameservers" "ADDRESS";
-    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server
+    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), if one points at this server
     domain "domain" "DOMAIN";
     /// The longest timeout a sandbox may be given [default: 24h]
     max_timeout "sandbox.max_timeout" "DURATION";

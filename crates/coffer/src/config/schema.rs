@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::settings::Settings;
 
-/// One setting that a person can give a value.
+/// One setting that a person can set.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     /// `section.key`, or `key` alone.
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     Number,
     Boolean,
     Choice(Vec<String>),
-    /// Of text, with commas between where there is but one line.
+    /// A list of texts, separated by commas in flags and environment.
     List,
     /// Anything else, written as TOML.
     Other,
@@ -143,7 +143,7 @@ fn choices(schema: &Value) -> Option<Vec<String>> {
     one_of.iter().map(|variant| variant.get("const").and_then(text)).collect()
 }
 
-/// Puts a value into a tree, making the tables on the way.
+/// Puts a value into a tree, and creates missing tables.
 pub(super) fn put(tree: &mut Value, path: &str, value: Value) {
     let mut at = tree;
     for name in path.split('.') {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Writes `piece` over and over until the other side has had enough; the number of bytes it took.
+/// Writes `piece` repeatedly until the other side stops reading; returns the number of bytes that it took.
 async fn pour(stream: &mut (impl AsyncWrite + Unpin), piece: &[u8]) -> usize {
     let mut poured = 0;
     while stream.write_all(piece).await.is_ok() {

@@ -9,7 +9,7 @@ async fn a_head_that_trickles_is_cut_off() {
     let mut silent = world.connect().await;
     let mut trickling = world.connect().await;
     let mut second = world.connect().await;
-    // The pause between two requests is not part of a head.
+    // The pause between two requests is not part of a head, which may take a second in tests: so this waits longer.
     second.write_all(format!("{}\r\n", world.line("GET", "/", 49983)).as_bytes()).await.unwrap();
     read_until(&mut second, ".test\n").await;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -44,6 +44,7 @@ async fn a_slow_body_is_not_a_slow_head() {
     let mut stream = world.connect().await;
     let head = format!("{}Content-Length: 4\r\n\r\nab", world.line("POST", "/", 49983));
     stream.write_all(head.as_bytes()).await.unwrap();
+    // Longer than a head may take.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     stream.write_all(b"cd").await.unwrap();
     read_until(&mut stream, "\r\n\r\nabcd").await;

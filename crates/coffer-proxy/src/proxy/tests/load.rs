@@ -1,4 +1,4 @@
-//! Much at once, and much in one piece.
+//! Many requests at once, and large bodies.
 
 use super::*;
 use bytes::Bytes;
@@ -136,7 +136,7 @@ async fn five_hundred_streams_live_side_by_side() {
     }
 }
 
-/// A client of the plainest kind: blocking, one connection, no parser.
+/// A minimal client: blocking, one connection, no parser.
 fn round_trips(
     mut stream: impl std::io::Read + std::io::Write,
     request: &str,

@@ -60,7 +60,7 @@ async fn an_answer_at_our_address_leaves_nothing_behind() {
     ] {
         assert_eq!(reply.header(name), expected, "{name}");
     }
-    // Its own origin is its own affair, but not the files of a proxy in front of us.
+    // A sandbox may set anything for its own origin, but must not control a proxy in front of us.
     let own = world.ask("GET", "/", 49983, "\r\n").await;
     assert_eq!(own.header("set-cookie"), Some("session=mine; path=/"));
     assert_eq!(own.header("cache-control"), Some("public, max-age=31536000, immutable"));

@@ -1,4 +1,4 @@
-//! Requests that two readers could take for different ones, and addresses that two could.
+//! Requests and addresses that two parsers could read differently.
 
 use super::*;
 
@@ -96,7 +96,7 @@ async fn no_framing_lets_a_body_become_a_request() {
         format!("Transfer-Encoding: chunked\r\n\r\n0\r\nX-Trailer: y\r\nHost: z\r\n\r\n"),
         format!("Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n{hidden}"),
     ];
-    // All at once: where more is waited for, it takes a while to see that.
+    // All at once, because a server that waits for more data takes a while to show it.
     let tried = [49983, 3000].into_iter().flat_map(|port| cases.iter().map(move |framing| (port, framing)));
     let tried = tried.map(|(port, framing)| async move {
         let world = World::new().await;
@@ -210,7 +210,7 @@ async fn odd_spellings_name_the_same_sandbox_or_none() {
         (format!("68536-{id}.test"), "400"),
         (format!("{}-{id}.test", "9".repeat(40)), "400"),
         (format!("3000-{}.test", "a".repeat(65)), "400"),
-        // Not of the form: the API's to answer.
+        // Not of this form: the API answers.
         (format!("+3000-{id}.test"), "418"),
         (format!("-3000-{id}.test"), "418"),
         (format!("3000 -{id}.test"), "418"),

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio::sync::mpsc;
 
-/// A response body that the test feeds.
+/// A response body that the test fills.
 fn fed() -> (mpsc::Sender<&'static str>, Body) {
     let (feed, fed) = mpsc::channel::<&'static str>(1);
     let fed = futures_util::stream::unfold(fed, |mut fed| async {
@@ -238,7 +238,7 @@ async fn websockets_pass_through_a_tunnel() {
 }
 
 /// Longer than the limit of a request's head in tests, which must not count here. Real time, since
-/// real sockets are in play; `COFFER_SILENCE_S` makes it as long as one likes.
+/// real sockets are in play; `COFFER_SILENCE_S` sets the duration.
 fn silence() -> Duration {
     let seconds = std::env::var("COFFER_SILENCE_S").ok().and_then(|text| text.parse().ok());
     Duration::from_secs_f64(seconds.unwrap_or(1.5))
@@ -286,7 +286,7 @@ async fn an_early_answer_reaches_a_client_that_is_still_sending() {
         }
         let reply = read_until(&mut stream, "full").await;
         assert!(reply.starts_with("HTTP/1.1 507"), "{reply}");
-        // And the connection is good for another request.
+        // The connection can be used for another request.
         world.route(coffer_guest::Route::NotFound);
         stream.write_all(format!("{}\r\n", world.line("GET", "/", 49983)).as_bytes()).await.unwrap();
         read_until(&mut stream, "\"code\":502}").await;
