@@ -97,7 +97,7 @@ struct StandIn {
     length: usize,
 }
 
-// SAFETY: a constant address, and memory that nobody can change.
+// SAFETY: a constant address, and memory that no other code can change.
 unsafe impl Send for StandIn {}
 
 impl StandIn {
@@ -106,7 +106,7 @@ impl StandIn {
         let place = match PLACE.get() {
             Some(place) => *place,
             None => {
-                // SAFETY: a new mapping, of which nobody else has the address. Never unmapped.
+                // SAFETY: a new mapping, whose address no other code has. Never unmapped.
                 let place = unsafe {
                     rustix::mm::mmap_anonymous(
                         std::ptr::null_mut(),
@@ -151,7 +151,7 @@ impl Spliced {
     fn poll_move(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut pieces = self.conduit.pieces();
         let Some(piece) = pieces.front_mut() else {
-            return Poll::Ready(Err(io::Error::other("nothing is there for what was promised")));
+            return Poll::Ready(Err(io::Error::other("the pipe holds less data than announced")));
         };
         loop {
             ready!(self.stream.poll_write_ready(cx))?;

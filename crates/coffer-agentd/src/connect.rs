@@ -326,7 +326,7 @@ impl<Request: Message + Default + DeserializeOwned> MessageSource<Request> {
             }
             match self.body.frame().await {
                 None if self.envelopes.is_empty() => return Ok(None),
-                None => return Err(RpcError::invalid("the request breaks off within a message")),
+                None => return Err(RpcError::invalid("the request ends within a message")),
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref() {
                         self.envelopes.feed(data);

@@ -69,9 +69,9 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
         let Authenticated::Project(principal) = whom else {
             return Err(ApiError::of(
                 Code::Forbidden,
-                "this is an operator's key, which belongs to no project",
+                "this is an operator's key, and operator keys have no project",
             )
-            .hint("use a key of the project; `POST /api/v1/projects/{id}/keys` makes one"));
+            .hint("use a key of the project; `POST /api/v1/projects/{id}/keys` creates one"));
         };
         if principal.role < N::ROLE {
             let message = format!("this key may only {}, and this needs {}", principal.role, N::ROLE);
@@ -116,7 +116,7 @@ impl FromRequestParts<Arc<App>> for Operating {
             Authenticated::Operator { .. } => Ok(Self { operator: app.store.operator() }),
             Authenticated::Project(_) => Err(ApiError::of(
                 Code::Forbidden,
-                "this needs an operator's key, and this key is a project's",
+                "this needs an operator's key; this one belongs to a project",
             )),
         }
     }

@@ -38,7 +38,7 @@ async fn read(request: Request) -> Result<Bytes, ApiError> {
             Code::PayloadTooLarge,
             format!("the request body is longer than {LONGEST_BODY} bytes"),
         )),
-        Err(_) => Err(ApiError::bad_request("the request body broke off")),
+        Err(_) => Err(ApiError::bad_request("the connection ended before the whole request body arrived")),
     }
 }
 
@@ -65,16 +65,16 @@ fn parse_own<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let parsed = parsed.and_then(|parsed| json.end().map(|()| parsed));
     let parsed = parsed.map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
-            ApiError::of(Code::Invalid, format!("the body does not fit: {error}"))
+            ApiError::of(Code::Invalid, format!("the request body is invalid: {error}"))
         }
-        _ => ApiError::bad_request(format!("the body is not JSON: {error}")),
+        _ => ApiError::bad_request(format!("the request body is not JSON: {error}")),
     })?;
     match unknown {
         None => Ok(parsed),
         Some(path) => {
             // A field that may be null is a step of its own in the path.
             let field: String = path.replace(".?", "").chars().take(LONGEST_SHOWN).collect();
-            Err(ApiError::of(Code::Invalid, format!("the body does not fit: unknown field `{field}`")))
+            Err(ApiError::of(Code::Invalid, format!("the request body is invalid: unknown field `{field}`")))
         }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn unknown_fields_are_refused_by_name() {
         let unknown =
-            |field: &str| (Code::Invalid, format!("the body does not fit: unknown field `{field}`"));
+            |field: &str| (Code::Invalid, format!("the request body is invalid: unknown field `{field}`"));
         assert_eq!(refusal::<QuotasShape>(r#"{"cpus": 4, "gpus": 1}"#), unknown("gpus"));
         let body = r#"{"retention": {"logs_days": 1, "logs_weeks": 1}}"#;
         assert_eq!(refusal::<SettingsShape>(body), unknown("retention.logs_weeks"));
@@ -156,7 +156,7 @@ mod tests {
         assert!(parse_own::<QuotasShape>(b" {} \n").is_ok());
         let (code, message) = refusal::<QuotasShape>("{} {}");
         assert_eq!(code, Code::BadRequest);
-        assert!(message.starts_with("the body is not JSON"), "{message}");
+        assert!(message.starts_with("the request body is not JSON"), "{message}");
         assert_eq!(refusal::<QuotasShape>(r#"{"cpus": "many"}"#).0, Code::Invalid);
         assert_eq!(refusal::<QuotasShape>("{").0, Code::BadRequest);
     }

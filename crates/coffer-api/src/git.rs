@@ -103,12 +103,12 @@ fn incoming(parts: &Parts, body: Body, service: Service) -> Result<Incoming, Api
     let text = |name| parts.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     // Refuse other types: a web page in a browser could send them.
     if text(header::CONTENT_TYPE) != Some(format!("application/x-{}-request", service.as_str()).as_str()) {
-        return Err(ApiError::bad_request("this is not a request of git"));
+        return Err(ApiError::bad_request("this is not a git request"));
     }
     let gzip = match text(header::CONTENT_ENCODING) {
         None | Some("identity") => false,
         Some("gzip" | "x-gzip") => true,
-        Some(_) => return Err(ApiError::bad_request("a body may be compressed by gzip alone")),
+        Some(_) => return Err(ApiError::bad_request("the only supported compression of a body is gzip")),
     };
     let protocol = protocol(&parts.headers).map(str::to_string);
     let body = body.into_data_stream().map(|piece| piece.map_err(|error| error.to_string())).boxed();
@@ -132,7 +132,7 @@ pub(super) async fn enter(
                 return Err(nothing());
             }
             if service == Service::ReceivePack && pass.access == GitAccess::Fetch {
-                return Err(ApiError::of(Code::Forbidden, "this pass is for fetching"));
+                return Err(ApiError::of(Code::Forbidden, "this password is only for fetching"));
             }
             if let Some(client) = parts.extensions.get::<Client>() {
                 client.count_for(Some(pass.scope.project())).map_err(ApiError::busy)?;
@@ -149,7 +149,9 @@ pub(super) async fn enter(
     }
     let row = app.store.repository(&scope, name).await.map_err(ApiError::store)?.ok_or_else(nothing)?;
     if row.kind != ForgeKind::Local {
-        return Err(ApiError::conflict(format!("repository {shown} is kept elsewhere")));
+        return Err(ApiError::conflict(format!(
+            "repository {shown} is not on this server: clone it from its own forge"
+        )));
     }
     super::here::check_keeper(app, &row)?;
     let access = match (access, Branches::of(&app.store, &scope, &row).await.map_err(ApiError::store)?) {

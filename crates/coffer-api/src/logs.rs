@@ -185,7 +185,7 @@ fn of_record(
             (LogLevel::Warn, vec![format!("{} bytes of output were lost", record.missed_bytes())])
         }
         Kind::Truncated => {
-            (LogLevel::Warn, vec!["the process has written too much: the rest is not kept".into()])
+            (LogLevel::Warn, vec!["the process wrote too much output: the rest was not stored".into()])
         }
     };
     match fields.get("pid") {

@@ -48,7 +48,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
         let missing = why.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
         match missing {
             Some(name) => ApiError::invalid(name, "is needed"),
-            None => ApiError::invalid(&name, format!("does not fit: {why}")),
+            None => ApiError::invalid(&name, format!("is invalid: {why}")),
         }
     })
 }
@@ -107,7 +107,7 @@ impl Allowed {
             [] => "this route takes no parameters in its query".to_string(),
             allowed => format!("this route takes {}", allowed.join(", ")),
         };
-        Some(ApiError::bad_request(format!("there is no parameter '{shown}' here; {hint}")))
+        Some(ApiError::bad_request(format!("unknown parameter '{shown}'; {hint}")))
     }
 }
 
@@ -192,9 +192,9 @@ mod tests {
         assert_eq!(names(&read_all.kind).collect::<Vec<_>>(), ["a", "b", "c"]);
         assert_eq!(read::<Read>("limit=&text=&&kind").unwrap(), Read::default(), "empty is none");
         for (query, said) in [
-            ("limit=x", "limit does not fit: "),
-            ("limit=-1", "limit does not fit: "),
-            ("limit=1&limit=2", "limit does not fit: "),
+            ("limit=x", "limit is invalid: "),
+            ("limit=-1", "limit is invalid: "),
+            ("limit=1&limit=2", "limit is invalid: "),
             ("text=%ff", NOT_UTF8),
         ] {
             let refused = read::<Read>(query).unwrap_err();
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(read::<OutputQuery>(query).unwrap().raw, expected, "{query}");
         }
         let (_, message, _) = read::<OutputQuery>("raw=maybe").unwrap_err().into_parts();
-        assert_eq!(message, "raw does not fit: must be true or false");
+        assert_eq!(message, "raw is invalid: must be true or false");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub enum BadCommit {
     Empty,
     #[error("the message is longer than {LONGEST_MESSAGE} bytes")]
     TooLong,
-    #[error("the message has a control character that no text has")]
+    #[error("the message contains a control character")]
     Control,
     #[error("`{0}` is not `type(scope): description`, such as `fix(api): answer 404 for unknown ids`")]
     Form(String),
@@ -72,7 +72,7 @@ pub enum BadCommit {
     Type { kind: String, allowed: Vec<String> },
     #[error("`{scope}` is not one of the scopes of this project: {}", allowed.join(", "))]
     Scope { scope: String, allowed: Vec<String> },
-    #[error("this project wants a scope: `type(scope): description`")]
+    #[error("this project requires a scope: `type(scope): description`")]
     NoScope,
     #[error("the first line has {length} characters, and {most} are allowed")]
     LongSubject { length: usize, most: usize },
@@ -87,7 +87,7 @@ pub enum BadCommitPolicy {
         "types and scopes are at most {MOST_WORDS} words of lower-case letters, digits, `-`, `_`, `.` and `/`"
     )]
     Words,
-    #[error("where messages must be conventional there is at least one type")]
+    #[error("conventional messages need at least one type")]
     NoTypes,
     #[error("the longest first line is between 20 and 500 characters")]
     Subject,

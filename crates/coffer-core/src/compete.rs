@@ -133,7 +133,7 @@ pub enum CompetitionCause {
     Asks,
     /// A person picks the winner.
     Picked,
-    /// The winner, whom the rule or a person chose, is being published.
+    /// The winner, chosen by the rule or a person, is being published.
     Publishes,
     Ended(CompetitionOutcome),
 }
@@ -147,7 +147,7 @@ pub enum CompetitionOutcome {
 }
 
 impl CompetitionCause {
-    /// The cause by which the run of a competition enters `state`; it enters the first by none.
+    /// The cause by which the run of a competition enters `state`; `None` for the first state.
     pub const fn of(state: CompetitionState) -> Option<Self> {
         Some(match state {
             CompetitionState::Queued => return None,
@@ -180,8 +180,8 @@ impl Life for CompetitionState {
         CompetitionCause::Ended(CompetitionOutcome::Cancelled),
     ];
 
-    /// A step that is run again after a crash says again where it is, so each cause of the run's is also allowed in its
-    /// own state.
+    /// A step that runs again after a crash reports its state again, so every cause from the run is also
+    /// allowed in the state that it leads to.
     fn after(self, cause: CompetitionCause) -> Result<Self, Refused> {
         use CompetitionCause as Cause;
         match (self, cause) {
@@ -198,7 +198,7 @@ impl Life for CompetitionState {
                 CompetitionOutcome::Cancelled => Self::Cancelled,
             }),
             (_, Cause::Started) => self.refuse("be started"),
-            (_, Cause::Works) => self.refuse("go to work"),
+            (_, Cause::Works) => self.refuse("start its entries"),
             (_, Cause::Judges) => self.refuse("be judged"),
             (_, Cause::Asks) => self.refuse("wait for a person"),
             (_, Cause::Picked) => self.refuse("have a winner picked"),

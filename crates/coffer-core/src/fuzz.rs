@@ -17,12 +17,12 @@ pub fn agent_output(data: &[u8]) {
         pieces.push(piece, &mut |_| told_in_pieces += 1);
     }
     let pieces = pieces.finish(&mut |_| told_in_pieces += 1);
-    assert_eq!((&whole, told), (&pieces, told_in_pieces), "how it is cut must not matter");
-    assert!(whole.cost_nanos.is_none_or(|nanos| nanos >= 0), "nobody earns by working");
+    assert_eq!((&whole, told), (&pieces, told_in_pieces), "the borders of pieces must not matter");
+    assert!(whole.cost_nanos.is_none_or(|nanos| nanos >= 0), "a cost is never negative");
     assert!(whole.summary.is_none_or(|text| text.len() <= 16 * 1024));
 }
 
-/// Reads pkt-lines and a side band: nothing is lost or made up, and what is written reads back.
+/// Reads pkt-lines and a side band: nothing is lost or invented, and written packets parse again.
 pub fn pkt_line(data: &[u8]) {
     let (mut rest, mut all) = (data, Vec::new());
     while let Ok(Some((packet, more))) = pkt_line::split(rest) {
@@ -33,7 +33,7 @@ pub fn pkt_line(data: &[u8]) {
             Packet::Flush => assert_eq!((head, taken), (pkt_line::FLUSH, pkt_line::HEAD)),
             Packet::Data(data) => assert_eq!((length, data.len() + pkt_line::HEAD), (taken, taken)),
         }
-        // Each byte that is missing is waited for, and none that follows changes the packet.
+        // The parser waits for every missing byte, and later bytes do not change the packet.
         assert_eq!(pkt_line::split(&rest[..taken - 1]), Ok(None));
         assert_eq!(pkt_line::split(&rest[..taken]), Ok(Some((packet, &[][..]))));
         if let Packet::Data(data) = packet {

@@ -35,7 +35,7 @@ impl Refusal {
 
     /// The thing does not exist or belongs to another project; the two look the same.
     pub fn nothing(kind: &str, id: impl fmt::Display) -> Self {
-        Self::new(Code::NotFound, format!("there is no {kind} {id}"))
+        Self::new(Code::NotFound, format!("{kind} {id} not found"))
     }
 
     /// The same for a sandbox, in the words that E2B's clients know.

@@ -93,13 +93,13 @@ pub struct RunFailure {
 }
 
 impl RunFailure {
-    /// A failure, with its message cut to what is kept.
+    /// A failure, with its message cut to the stored length.
     pub fn new(code: impl Into<FailureCode>, message: impl AsRef<str>) -> Self {
         let message = Self::storable(message.as_ref());
         Self { code: code.into(), message, step: None, not_undone: Vec::new() }
     }
 
-    /// A message, cut to what is kept. NUL is replaced: PostgreSQL has none in a text.
+    /// A message, cut to the stored length. NUL is replaced, because PostgreSQL does not allow it in text.
     pub fn storable(message: &str) -> String {
         message[..message.floor_char_boundary(LONGEST_MESSAGE)].replace('\0', "\u{fffd}")
     }
@@ -160,7 +160,7 @@ impl Life for RunState {
             (Self::Queued, RunCause::CancelAsked) => Ok(Self::Cancelled),
             (Self::Running | Self::Parked, RunCause::CancelAsked) => Ok(self),
             (Self::Running, RunCause::Ended(outcome)) => Ok(outcome.state()),
-            (_, RunCause::Taken) => self.refuse("be taken up"),
+            (_, RunCause::Taken) => self.refuse("be started"),
             (_, RunCause::Parked) => self.refuse("wait"),
             (_, RunCause::CancelAsked) => self.refuse("be cancelled"),
             (_, RunCause::Ended(_)) => self.refuse("end"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in any order, a run that is over stays so.
+        /// Whatever happens in any order, an ended run stays ended.
         #[test]
         fn nothing_wakes_a_run_that_is_over(causes in prop::collection::vec(prop::sample::select(RunState::CAUSES), 0..30)) {
             let mut state = RunState::Queued;

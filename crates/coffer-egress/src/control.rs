@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Serves clients that connect as root or as our own user. Never returns; drop it to stop.
 #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
 pub async fn serve(egress: Arc<Egress>, listener: UnixListener) {
-    // Aborted with this, too: after a stop there is no sandbox left to give orders about.
+    // Aborted with this, too: after a stop there are no sandboxes to control.
     let mut current: Option<AbortOnDropHandle<()>> = None;
     loop {
         let stream = match listener.accept().await {
@@ -71,7 +71,7 @@ async fn converse(egress: &Egress, stream: UnixStream) -> io::Result<()> {
         let result = match request {
             Request::Hello { protocol: PROTOCOL } => {
                 greeted = true;
-                tracing::info!("a node gives the orders");
+                tracing::info!("node connected");
                 Ok(Reply::Hello { protocol: PROTOCOL })
             }
             Request::Hello { .. } => Err(mismatch()),
@@ -82,7 +82,7 @@ async fn converse(egress: &Egress, stream: UnixStream) -> io::Result<()> {
         let reply = FromEgress { id, result };
         timeout(PATIENCE, write_frame(&mut to_node, &reply)).await??;
         if unlike {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it speaks another protocol"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the node speaks another protocol"));
         }
     }
     Ok(())
@@ -91,7 +91,7 @@ async fn converse(egress: &Egress, stream: UnixStream) -> io::Result<()> {
 /// Handles a request; unneeded descriptors are closed.
 fn answer(egress: &Egress, request: Request, descriptors: Vec<OwnedFd>) -> Result<Reply, EgressError> {
     if !matches!(request, Request::Add { .. }) && !descriptors.is_empty() {
-        return Err(bad_descriptors("only `add` brings descriptors"));
+        return Err(bad_descriptors("only `add` may carry descriptors"));
     }
     match request {
         Request::Hello { .. } => Err(mismatch()),
@@ -129,10 +129,10 @@ fn answer(egress: &Egress, request: Request, descriptors: Vec<OwnedFd>) -> Resul
 fn sort(descriptors: Vec<OwnedFd>, counts: [usize; 3]) -> Result<Descriptors, EgressError> {
     let promised = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
     if promised != Some(descriptors.len()) || descriptors.len() > MOST_DESCRIPTORS {
-        return Err(bad_descriptors("there are not as many descriptors as promised"));
+        return Err(bad_descriptors("the number of descriptors differs from the announced one"));
     }
     if counts[0] == 0 {
-        return Err(bad_descriptors("there is no listener for connections"));
+        return Err(bad_descriptors("no listener for connections was sent"));
     }
     let mut rest = descriptors.into_iter();
     let mut next = |count| rest.by_ref().take(count).collect();

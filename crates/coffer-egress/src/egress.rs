@@ -67,15 +67,15 @@ impl Listeners {
 
 /// This sandbox is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("sandbox {0} has no network here")]
+#[error("sandbox {0} has no network")]
 pub struct NoSuchSandbox(pub SandboxId);
 
 /// Why a sandbox was not added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdded {
-    #[error("sandbox {0} has its network already")]
+    #[error("sandbox {0} already has a network")]
     AlreadyThere(SandboxId),
-    #[error("{0} sandboxes have a network, and no more can")]
+    #[error("{0} sandboxes have a network, which is the maximum")]
     Full(usize),
 }
 

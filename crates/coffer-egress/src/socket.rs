@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::sync::CancellationToken;
 
-/// After an error that will come again at once, as when no descriptor is free.
+/// Pause after an error that would repeat at once, such as no free descriptor.
 pub(crate) const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 
 /// Opens connections to the outside.
@@ -113,6 +113,6 @@ fn check(descriptor: &OwnedFd, kind: SocketType) -> io::Result<()> {
 /// Makes `stream` end by a reset, so that the other side does not take it for a clean end.
 pub(crate) fn abort(stream: &TcpStream) {
     if let Err(error) = sockopt::set_socket_linger(stream, Some(Duration::ZERO)) {
-        tracing::debug!(%error, "could not make a connection end by reset");
+        tracing::debug!(%error, "could not set a connection to end with a reset");
     }
 }

@@ -30,7 +30,7 @@ pub(crate) async fn connect(stream: &mut TcpStream, login: Option<&Login>, to: S
     match (chosen, login) {
         ([VERSION, NO_LOGIN], _) => {}
         ([VERSION, BY_PASSWORD], Some(login)) => log_in(stream, login).await?,
-        ([VERSION, _], _) => return Err(refused("the proxy wants another login")),
+        ([VERSION, _], _) => return Err(refused("the proxy requires another authentication method")),
         _ => return Err(refused("the proxy does not speak SOCKS5")),
     }
     let mut request = vec![VERSION, CONNECT, 0];
@@ -50,7 +50,7 @@ pub(crate) async fn connect(stream: &mut TcpStream, login: Option<&Login>, to: S
     stream.read_exact(&mut answer).await?;
     let [version, granted, _, kind] = answer;
     if version != VERSION || granted != GRANTED {
-        return Err(refused("the proxy does not connect"));
+        return Err(refused("the proxy could not connect"));
     }
     // The proxy's own address is ignored, but comes before the first byte of data.
     let length = match kind {

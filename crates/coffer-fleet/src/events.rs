@@ -134,7 +134,7 @@ async fn follow(
     tail: Weak<Tail>,
     stop: CancellationToken,
 ) {
-    let late = "the event log is not followed for a moment";
+    let late = "could not read the event log, trying again";
     let mut follower = Follower::new(late, LOOK, stop).on_writes(&store, Duration::ZERO);
     loop {
         let looked = match store.events(&scope, newest, PAGE).await {
@@ -225,7 +225,7 @@ impl Reader {
         true
     }
 
-    /// If unseen events were removed for their age, returns a `gap` event and continues after them.
+    /// If unseen events were deleted because of their age, returns a `gap` event and continues after them.
     async fn pass_gap(&mut self) -> Result<(), StoreError> {
         let pruned = self.store.pruned_event(&self.scope).await?;
         if self.position < pruned {

@@ -10,7 +10,7 @@ pub struct StepError {
     /// For programs; the message is for people.
     pub code: FailureCode,
     pub message: String,
-    /// Whether the same may work soon.
+    /// Whether a retry may succeed soon.
     pub transient: bool,
 }
 
@@ -40,7 +40,7 @@ impl From<StoreError> for StepError {
 impl From<JournalError> for StepError {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::Lost => Self::fatal(StepCode::Lost, "the run is another server's by now"),
+            JournalError::Lost => Self::fatal(StepCode::Lost, "another server has taken over the run"),
             JournalError::Store(error) => error.into(),
         }
     }

@@ -39,7 +39,7 @@ pub(crate) async fn execute(
     }
 }
 
-/// Has every log line of a run name it, and the task that it is an attempt at.
+/// Adds the run, and its task if it is an attempt, to every log line of the run.
 fn span_of(run: &RunRow) -> Span {
     tracing::info_span!("run", run.id = %run.id, task.id = run.input["task"].as_str())
 }
@@ -63,7 +63,7 @@ async fn act(
     let wake_ms = match stopped {
         JournalError::Lost => return,
         JournalError::Store(error) => {
-            tracing::error!("run {} is put aside: {error}", hold.run);
+            tracing::error!("could not journal run {}, releasing it: {error}", hold.run);
             wake_ms + REFUSED_PAUSE
         }
     };
@@ -73,7 +73,7 @@ async fn act(
         match released {
             Ok(()) | Err(JournalError::Lost) => return,
             Err(JournalError::Store(error)) => {
-                tracing::error!("run {} cannot be put aside: {error}", hold.run);
+                tracing::error!("could not release run {}, trying again: {error}", hold.run);
                 tokio::time::sleep(RELEASE_PAUSE).await;
             }
         }

@@ -33,9 +33,9 @@ pub(crate) struct Clients {
 /// Why a delivery was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    #[error("there is no such connection, or it takes no webhooks")]
+    #[error("connection not found, or it does not accept webhooks")]
     Unknown,
-    #[error("the signature does not fit")]
+    #[error("the signature is wrong")]
     Unsigned,
     #[error("{0}")]
     Invalid(&'static str),
@@ -185,7 +185,7 @@ impl Forges {
                 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
         };
         if !plain(delivery) || !plain(event) {
-            return Err(WebhookError::Invalid("the delivery has no id, or its event no name"));
+            return Err(WebhookError::Invalid("the delivery has no valid id or event name"));
         }
         let told: Value =
             serde_json::from_slice(body).map_err(|_| WebhookError::Invalid("the delivery is not JSON"))?;

@@ -21,7 +21,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
         static RUNTIME: tokio::runtime::Runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
-            .expect("a runtime of one thread can be made");
+            .expect("a runtime of one thread can be built");
     }
     RUNTIME.with(|runtime| runtime.block_on(future))
 }

@@ -15,7 +15,7 @@ impl From<&ForgeError> for Refusal {
             ForgeError::NotFound { .. } => Self::new(Code::NotFound, message),
             ForgeError::PermissionMissing { scope, .. } => Self::new(Code::PermissionMissing, message)
                 .details(json!({ "scope": scope }))
-                .hint("give the token or App that permission on the forge; then try again"),
+                .hint("grant the token or App that permission on the forge, then retry"),
             ForgeError::TokenExpired | ForgeError::Credential { .. } => Self::new(Code::TokenExpired, message)
                 .hint("put a new token into the secret of the connection: PUT /api/v1/secrets/{name}"),
             ForgeError::RateLimited { retry_after } => {

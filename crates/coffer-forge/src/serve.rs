@@ -198,7 +198,7 @@ impl Forges {
             let done = done.unwrap_or(Err(GitError::TimedOut));
             one_more(if done.is_ok() { &figures.fetched } else { &figures.fetch_failed });
             if let Err(error) = done {
-                tracing::debug!("a fetch broke off: {error}");
+                tracing::debug!("a fetch failed: {error}");
                 let _ = send.send(Err(std::io::Error::other(error.to_string()))).await;
             }
         });
@@ -245,7 +245,7 @@ impl Forges {
                 forge.tidy_objects().await;
             }
         });
-        told.await.unwrap_or(Err(ForgeError::Git("it ended early".into())))
+        told.await.unwrap_or(Err(ForgeError::Git("the push was cancelled".into())))
     }
 }
 
@@ -337,7 +337,7 @@ async fn push(
     if !commands.reports {
         // Without a report, git does not say which refs it has changed.
         drain(body, limits.silence).await;
-        return Err(ForgeError::invalid("the push", "is by a client that takes no report (`report-status`)"));
+        return Err(ForgeError::invalid("the push", "comes from a client without `report-status`"));
     }
     let protections = forge.store.protections(&forge.scope, forge.row.id).await?;
     let refusals = commands.refusals(&protections, access.as_ref());

@@ -39,13 +39,13 @@ pub enum AgentError {
     #[error("nothing answers at the sandbox's socket")]
     Refused(#[source] io::Error),
     /// Its process probably ended during the request.
-    #[error("the sandbox broke the connection off: {0}")]
+    #[error("the sandbox closed the connection: {0}")]
     Cut(String),
     #[error("no answer from the sandbox within {0:?}")]
     Late(Duration),
     #[error("the sandbox answered with status {0}")]
     Status(StatusCode),
-    #[error("the sandbox's answer makes no sense: {0}")]
+    #[error("unexpected answer from the sandbox: {0}")]
     Nonsense(String),
 }
 

@@ -1,9 +1,9 @@
-//! What becomes of a request without an answer.
+//! Errors of outgoing requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Why an address must not be dialled, in the words of who checked it.
+/// Why an address must not be dialled, as the check states it.
 pub type NotAllowed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a request has no answer.
@@ -17,20 +17,20 @@ pub enum Failure {
     Refused(NotAllowed),
     #[error("could not connect to {0}: {1}")]
     Connect(SocketAddr, std::io::Error),
-    #[error("its name fits no certificate")]
+    #[error("its name is not valid for a TLS certificate")]
     Name,
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
-    #[error("no HTTP there: {0}")]
+    #[error("it does not speak HTTP: {0}")]
     Handshake(hyper::Error),
     #[error("connecting took too long")]
     ConnectTimeout,
     /// The connection had ended before the request was sent.
-    #[error("it did not answer in HTTP: the connection was closed")]
+    #[error("it closed the connection without an HTTP answer")]
     Closed,
-    #[error("it did not answer in HTTP: {0}")]
+    #[error("the HTTP exchange failed: {0}")]
     Exchange(hyper::Error),
-    #[error("its answer broke off")]
+    #[error("its answer ended too early")]
     BrokenOff,
     #[error("its answer is too long")]
     TooLong,

@@ -35,7 +35,7 @@ fn end_the_worst(node: &Node) {
     if let Some((sockets, handle)) = worst.filter(|(sockets, _)| *sockets > MANY_SOCKETS) {
         tracing::warn!(
             sandbox.id = %handle.id(),
-            "the host is out of memory: ending sandbox {}, which has {sockets} sockets",
+            "the host is low on memory: killing sandbox {}, which has {sockets} sockets",
             handle.id()
         );
         handle.kill();

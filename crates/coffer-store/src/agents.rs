@@ -45,9 +45,9 @@ impl From<&str> for NewAgent {
 /// Why an agent was not changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AgentError {
-    #[error("there is no such agent")]
+    #[error("agent not found")]
     NotFound,
-    #[error("the agent is of another version by now")]
+    #[error("the agent has changed since it was read")]
     Changed,
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -116,15 +116,18 @@ impl Store {
 
     /// The agents that work or worked in live sandboxes: their own values must be redacted there.
     pub async fn agents_in_sandboxes(&self, _: &Operator) -> Result<Vec<(SandboxId, AgentRow)>, StoreError> {
+        // SQLite keeps the order of a CROSS JOIN: the few live sandboxes first, not every attempt.
         let rows = sqlx::query(
             "SELECT w.sandbox_id AS sandbox_id, a.id AS id, a.project_id AS project_id, a.name AS name,
                  a.definition_secret AS definition_secret, a.version AS version, a.created_ms AS created_ms
-             FROM sandboxes AS s
-                 JOIN (SELECT sandbox_id, agent_id FROM task_attempts WHERE sandbox_id IS NOT NULL
-                       UNION SELECT sandbox_id, agent_id FROM competition_entries WHERE sandbox_id IS NOT NULL) AS w
-                 ON w.sandbox_id = s.id
+             FROM (SELECT s.id AS sandbox_id, t.agent_id AS agent_id
+                   FROM sandboxes AS s CROSS JOIN task_attempts AS t
+                   WHERE t.sandbox_id = s.id AND s.state IN ('creating', 'running', 'paused')
+                   UNION SELECT s.id, e.agent_id
+                   FROM sandboxes AS s CROSS JOIN competition_entries AS e
+                   WHERE e.sandbox_id = s.id AND s.state IN ('creating', 'running', 'paused')) AS w
                  JOIN agents AS a ON a.id = w.agent_id
-             WHERE s.ended_ms IS NULL AND a.definition_secret IS NOT NULL",
+             WHERE a.definition_secret IS NOT NULL",
         )
         .fetch_all(self.database().readers())
         .await

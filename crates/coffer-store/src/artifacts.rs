@@ -12,7 +12,7 @@ use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read artifacts";
-const CHANGE: &str = "keep an artifact";
+const CHANGE: &str = "store an artifact";
 /// Ids in one query.
 const ASKED_AT_ONCE: usize = 100;
 
@@ -77,7 +77,7 @@ pub struct ArtifactFilter {
 /// Why an artifact was not stored.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ArtifactError {
-    #[error("there is no {0} of that id")]
+    #[error("{0} not found")]
     NoSuch(&'static str),
     #[error("the project's artifacts have {used} bytes, and may have {limit}")]
     OverQuota { used: i64, limit: i64 },

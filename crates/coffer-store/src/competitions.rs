@@ -125,18 +125,18 @@ pub struct CompetitionFilter {
 /// Why a competition was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CompetitionError {
-    #[error("there is no such competition")]
+    #[error("competition not found")]
     NotFound,
     #[error("it has no entry {0}")]
     NoEntry(i64),
-    #[error("entry {0} has nothing that could win")]
+    #[error("entry {0} cannot win")]
     CannotWin(i64),
     /// It does not wait for a pick.
     #[error("it is {}", .0.as_str())]
     NotWaiting(CompetitionState),
-    #[error("there is no agent {0}")]
+    #[error("agent {0} not found")]
     NoAgent(AgentId),
-    #[error("the idempotency key was used for something else")]
+    #[error("the idempotency key was used for a different request")]
     KeyReused,
     #[error(transparent)]
     Task(#[from] TaskError),
@@ -293,12 +293,12 @@ fn failure(row: &AnyRow) -> Result<Option<RunFailure>, StoreError> {
 
 fn state(row: &AnyRow) -> Result<CompetitionState, StoreError> {
     let text: String = row.try_get("state").doing(READ)?;
-    CompetitionState::parse(&text).ok_or_else(|| unreadable(format!("its state is `{text}`")))
+    CompetitionState::parse(&text).ok_or_else(|| unreadable(format!("unknown state `{text}`")))
 }
 
 fn entry_state(row: &AnyRow) -> Result<EntryState, StoreError> {
     let text: String = row.try_get("state").doing(READ)?;
-    EntryState::parse(&text).ok_or_else(|| unreadable(format!("an entry is `{text}`")))
+    EntryState::parse(&text).ok_or_else(|| unreadable(format!("unknown state `{text}` of an entry")))
 }
 
 fn read(row: &AnyRow) -> Result<CompetitionRow, StoreError> {
@@ -319,7 +319,7 @@ fn read(row: &AnyRow) -> Result<CompetitionRow, StoreError> {
             template: text("template")?,
             prepare_command: text("prepare_command")?,
             check_command: text("check_command")?,
-            rule: Rule::parse(&rule).ok_or_else(|| unreadable(format!("its rule is `{rule}`")))?,
+            rule: Rule::parse(&rule).ok_or_else(|| unreadable(format!("unknown rule `{rule}`")))?,
             budget_nanos: number("budget_nanos")?,
             decide_within_s: row.try_get("decide_within_s").doing(READ)?,
             context_id: text("context_id")?,

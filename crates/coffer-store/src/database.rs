@@ -225,7 +225,7 @@ pub(crate) async fn connect_sqlite_writer(options: &AnyConnectOptions) -> Result
     let journal: String = journal.try_get(0)?;
     if journal != "wal" {
         tracing::warn!(
-            "this file system allows SQLite no write-ahead log ({journal}): readers will wait for writers"
+            "this file system does not support SQLite's write-ahead log ({journal}): readers will wait for writers"
         );
     }
     Ok(connection)
@@ -243,7 +243,7 @@ async fn open_postgres(url: &str) -> Result<Kind, OpenError> {
         .acquire_timeout(ACQUIRE)
         .after_connect(|connection, _| {
             Box::pin(async move {
-                // A stuck statement must not hold its locks and its caller for ever.
+                // A stuck statement must not block its locks and its caller without end.
                 sqlx::raw_sql("SET statement_timeout = '30s'; SET lock_timeout = '10s'")
                     .execute(connection)
                     .await

@@ -26,18 +26,18 @@ use crate::error::Doing;
 /// Why a record of a forge was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ForgeRecordError {
-    #[error("there is no such thing")]
+    #[error("not found")]
     NotFound,
     /// The name, or for a pull request the pair of branches, is in use: by this number.
-    #[error("there is one already")]
+    #[error("it already exists")]
     Taken { number: Option<i64> },
-    #[error("there may be at most {0}")]
+    #[error("at most {0} are allowed")]
     TooMany(i64),
     /// It is in use by other records.
     #[error("it is in use")]
     InUse,
     /// It is not, or no longer, in the expected state.
-    #[error("it was changed meanwhile")]
+    #[error("another request changed it")]
     Raced,
     #[error(transparent)]
     Store(#[from] StoreError),

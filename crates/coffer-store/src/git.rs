@@ -170,7 +170,7 @@ impl Store {
         .doing(READ)?;
         for row in &rows {
             let scope = operator.acting_for(id(row, "project_id")?, None);
-            let message = "the server stopped meanwhile".to_string();
+            let message = "the server was stopped before it finished".to_string();
             let outcome = GitOutcome::Failed { code: "interrupted".to_string(), message };
             self.end_git_operation(&scope, id(row, "id")?, outcome).await?;
         }

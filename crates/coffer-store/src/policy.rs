@@ -203,7 +203,7 @@ impl Store {
         key: &str,
         execution: ExecutionId,
     ) -> Result<(), StoreError> {
-        const DOING: &str = "give an idempotency key back";
+        const DOING: &str = "release an idempotency key";
         let (project, key) = (scope.project(), key.to_string());
         let release = self.database().write(DOING, move |connection| {
             Box::pin(async move {

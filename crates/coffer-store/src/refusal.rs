@@ -22,12 +22,12 @@ impl From<&StoreError> for Refusal {
             StoreError::Refused(_) => Self::conflict(error.to_string()),
             StoreError::Transient { .. } | StoreError::Closed => {
                 tracing::warn!("the database is unavailable: {error}");
-                Self::new(Code::Unavailable, "the records do not answer right now").retry_after(1)
+                Self::new(Code::Unavailable, "the database does not answer right now").retry_after(1)
             }
             StoreError::Sealed { .. } => {
                 tracing::error!("{error}");
-                Self::new(Code::Unavailable, "this needs a master key that is not here")
-                    .hint("an operator finds at /api/v1/admin/master-key which one")
+                Self::new(Code::Unavailable, "this needs a master key that is missing")
+                    .hint("operators: GET /api/v1/admin/master-key shows which one")
             }
             StoreError::Database { .. } | StoreError::Unreadable { .. } => {
                 tracing::error!("the store failed: {}", chain(error));
@@ -41,7 +41,7 @@ impl NameError {
     /// The refusal of a request about the `kind` called `name`.
     pub fn explain(&self, kind: &str, name: impl std::fmt::Display) -> Refusal {
         match self {
-            Self::Taken => Refusal::conflict(format!("there is a {kind} '{name}' already")),
+            Self::Taken => Refusal::conflict(format!("{kind} '{name}' already exists")),
             Self::NotFound => Refusal::nothing(kind, name),
             Self::Store(error) => error.into(),
         }

@@ -15,9 +15,9 @@ use crate::projects::lock_and_read_project;
 use crate::quotas::{OverQuota, Quota};
 use crate::{Operator, Store, StoreError, now_ms};
 
-const READ: &str = "read what a project keeps";
+const READ: &str = "read the storage of a project";
 const RESERVE: &str = "reserve storage";
-const COUNT: &str = "count what a project keeps";
+const COUNT: &str = "count the storage of a project";
 
 const MIB: i64 = 1 << 20;
 /// The step by which a reservation grows: each is a commit.
@@ -132,7 +132,7 @@ impl Store {
         self.database()
             .write(RESERVE, move |connection| {
                 Box::pin(async move {
-                    // So that whoever counts sees what was granted before.
+                    // Lock the project's row first, so that the count includes everything granted before.
                     let row = lock_and_read_project(connection, project, "most_storage_mib", RESERVE).await?;
                     let row = row.ok_or(ChangeError::NotFound)?;
                     let own: Option<i64> = row.try_get("most_storage_mib").doing(RESERVE)?;
@@ -237,6 +237,7 @@ async fn kept_bytes(connection: &mut AnyConnection, project: ProjectId) -> Resul
     let row = sqlx::query(
         "SELECT CAST(artifact_bytes
              + COALESCE((SELECT SUM(size_bytes) FROM repositories WHERE project_id = $1 AND removed_ms IS NULL), 0)
+             + COALESCE((SELECT SUM(size_bytes) FROM template_files WHERE project_id = $1), 0)
              + COALESCE((SELECT SUM(bytes) FROM storage_reservations WHERE project_id = $1 AND until_ms >= $2), 0)
              AS BIGINT) AS kept
          FROM projects WHERE id = $1",

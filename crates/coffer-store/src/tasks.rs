@@ -122,20 +122,20 @@ pub struct TaskMove {
 /// Why a task was not changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TaskError {
-    #[error("there is no such task")]
+    #[error("task not found")]
     NotFound,
-    #[error("the task is of another version by now")]
+    #[error("the task has changed since it was read")]
     Changed,
-    #[error("there is no agent {0}")]
+    #[error("agent {0} not found")]
     NoAgent(AgentId),
     /// An attempt is in progress.
-    #[error("an attempt is under way")]
+    #[error("an attempt is in progress")]
     Busy,
-    #[error("no attempt is under way")]
+    #[error("no attempt is in progress")]
     Idle,
     #[error("the task is archived")]
     Archived,
-    #[error("there is no task {0} in that column to put it after")]
+    #[error("task {0} is not in that column")]
     NoNeighbour(TaskId),
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -394,7 +394,7 @@ fn unreadable(why: impl ToString) -> StoreError {
 }
 
 fn state(text: &str) -> Result<TaskState, StoreError> {
-    TaskState::parse(text).ok_or_else(|| unreadable(format!("its state is `{text}`")))
+    TaskState::parse(text).ok_or_else(|| unreadable(format!("unknown state `{text}`")))
 }
 
 fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {

@@ -88,7 +88,7 @@ pub struct WebhookChange {
 /// Why a webhook was not created or changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WebhookRecordError {
-    #[error("there is no such webhook")]
+    #[error("webhook not found")]
     NotFound,
     #[error("a project may have at most {MOST_WEBHOOKS} webhooks")]
     TooMany,

@@ -11,7 +11,7 @@ pub enum BuildError {
     NotRoot,
     #[error("neither `mmdebstrap` nor `debootstrap` is installed")]
     NoTool,
-    #[error("could not tell which packages to build `base` from")]
+    #[error("could not find the package sources for `base`")]
     Sources(#[from] SourcesError),
     #[error("`{path}` has {free_bytes} bytes free, the build needs {needed_bytes}")]
     NoSpace { path: PathBuf, free_bytes: u64, needed_bytes: u64 },
@@ -19,7 +19,7 @@ pub enum BuildError {
     Start { tool: String, source: io::Error },
     #[error("`{tool}` failed ({status}); its last lines were:\n{}", indented(.tail))]
     Tool { tool: String, status: ExitStatus, log: PathBuf, tail: Vec<String> },
-    #[error("this host keeps `{path}` apart from `/usr`, so its `/usr` alone makes no system")]
+    #[error("`{path}` is not part of `/usr` on this host, so its `/usr` alone cannot be a template")]
     NotMerged { path: PathBuf },
     #[error("could not {doing} `{path}`")]
     File { doing: &'static str, path: PathBuf, source: io::Error },

@@ -127,11 +127,11 @@ fn write_usr(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError> {
         hide(tree, &usr, path)?;
     }
     notes.push(
-        "files of the host's /usr can be replaced and removed inside near its top, and not changed in place"
+        "sandboxes can replace and remove files near the top of the host's /usr, but not change them in place"
             .into(),
     );
     notes.push(
-        "what every user of the host may read in /usr can be read inside; /usr/etc and /usr/local/etc cannot"
+        "sandboxes can read files in /usr that every user of the host can read, except /usr/etc and /usr/local/etc"
             .into(),
     );
 

@@ -216,7 +216,7 @@ pub(super) fn write(tree: &Tree, host: &Path) -> Result<Vec<String>, BuildError>
     alternatives(tree, host)?;
     notes.extend(certificates(tree, host)?);
     notes.extend(library_cache(tree, host)?);
-    notes.push("apt and dpkg inside know of no installed package".into());
+    notes.push("apt and dpkg inside list no installed packages".into());
     Ok(notes)
 }
 
@@ -336,6 +336,6 @@ fn library_cache(tree: &Tree, host: &Path) -> Result<Option<String>, BuildError>
     tree.remove("var/cache/ldconfig")?;
     Ok(match status {
         Ok(status) if status.success() => None,
-        _ => Some("no cache of shared libraries: ldconfig could not make one".into()),
+        _ => Some("no cache of shared libraries: ldconfig failed".into()),
     })
 }

@@ -45,7 +45,7 @@ impl TemplateStore {
         let in_use = match self.layers_in_use() {
             Ok(in_use) => in_use,
             Err(error) => {
-                warn!("keeping old builds of template {name}: could not tell which are in use: {error}");
+                warn!("keeping old builds of template {name}: could not find out which are in use: {error}");
                 return;
             }
         };
@@ -56,7 +56,7 @@ impl TemplateStore {
             // Rename it first, to a name that the next build removes if this one does not.
             let aside = directory.with_file_name(format!("{DRAFT_PREFIX}gone-{}", manifest.build));
             match fs::rename(directory, &aside).and_then(|()| fs::remove_dir_all(&aside)) {
-                Ok(()) => info!("removed build {} of template {name}, which nothing used", manifest.build),
+                Ok(()) => info!("removed unused build {} of template {name}", manifest.build),
                 Err(error) => warn!("could not remove {}: {error}", directory.display()),
             }
         }

@@ -20,9 +20,9 @@ pub enum SourcesError {
     UnknownRelease(PathBuf),
     #[error("apt's configuration under `{apt}` has no source for `{suite}` that is the distribution's own")]
     NoneOwn { apt: PathBuf, suite: String },
-    #[error("`{0}` is not a mirror: an address such as http://mirror/debian is needed")]
+    #[error("`{0}` is not a mirror: use an address such as http://mirror/debian")]
     BadMirror(String),
-    #[error("`{0}` is not a suite: lower-case letters, digits and - are")]
+    #[error("`{0}` is not a suite: use lower-case letters, digits and -")]
     BadSuite(String),
 }
 

@@ -28,7 +28,7 @@ use tokio::net::UnixStream;
 pub const PROTOCOL: u32 = 1;
 
 /// The descriptors of a [`Request::Add`], in this order: for IPv4 and, if the sandbox has it, IPv6 a TCP
-/// listener for connections; then likewise UDP sockets for DNS; then TCP listeners for DNS.
+/// listener for connections; then the same for UDP sockets for DNS, and for TCP listeners for DNS.
 pub const MOST_DESCRIPTORS: usize = 6;
 
 /// The longest request; a policy with both lists full is shorter.
@@ -201,7 +201,7 @@ fn receive_some(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<(usize,
         }
     }
     if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MOST_DESCRIPTORS {
-        return Err(invalid(format!("more than {MOST_DESCRIPTORS} descriptors came")));
+        return Err(invalid(format!("received more than {MOST_DESCRIPTORS} descriptors")));
     }
     Ok((received.bytes, descriptors))
 }

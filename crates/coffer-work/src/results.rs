@@ -49,7 +49,7 @@ struct RunResult {
 impl Results {
     /// Follows until `stop`.
     pub async fn follow(self, stop: CancellationToken) {
-        let mut follower = Follower::new("results are kept later", LOOK, stop.clone());
+        let mut follower = Follower::new("could not store results of runs, trying again", LOOK, stop.clone());
         loop {
             let looked = tokio::select! {
                 () = stop.cancelled() => return,

@@ -25,7 +25,7 @@ const BREATHER: Duration = Duration::from_millis(100);
 /// Follows until `stop`.
 pub async fn follow(store: Store, tasks: Arc<Tasks>, stop: CancellationToken) {
     let mut follower =
-        Follower::new("reviews are heard later", LOOK, stop.clone()).on_writes(&store, BREATHER);
+        Follower::new("could not read reviews, trying again", LOOK, stop.clone()).on_writes(&store, BREATHER);
     loop {
         let looked = look(&store, &stop).await.map(|begun| {
             if begun > 0 {

@@ -37,14 +37,14 @@ pub(crate) struct Held {
 }
 
 impl DataDir {
-    /// Makes the directory if it is missing.
+    /// Creates the directory if it is missing.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         make_dir(path, 0o755)?;
         let root = path.canonicalize().with_context(|| format!("could not resolve `{}`", path.display()))?;
         Ok(Self { root })
     }
 
-    /// Takes the directory for this process.
+    /// Locks the directory for this process.
     pub(crate) fn hold(&self) -> anyhow::Result<Held> {
         let path = self.root.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
@@ -110,14 +110,14 @@ impl DataDir {
         Path::new("/run/coffer").join(hex::encode(&digest[..4]))
     }
 
-    /// The API key that an earlier start wrote down.
+    /// The API key that an earlier start wrote.
     pub(crate) fn known_key(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.env_file()).ok()?;
         let value = text.lines().find_map(|line| line.strip_prefix("E2B_API_KEY="))?;
         (!value.is_empty()).then(|| value.to_string())
     }
 
-    /// The operator's key that an earlier start wrote down.
+    /// The operator's key that an earlier start wrote.
     pub(crate) fn known_operator_key(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.operator_key_file()).ok()?;
         let key = text.trim();
@@ -151,7 +151,7 @@ impl DataDir {
         self.write_secret(&self.env_file(), text)
     }
 
-    /// Writes a file that only its owner can read, whole or not at all.
+    /// Writes a file that only its owner can read, atomically.
     pub(crate) fn write_secret(&self, path: &Path, text: &str) -> anyhow::Result<()> {
         let new = path.with_extension("new");
         let write = || -> std::io::Result<()> {
@@ -193,7 +193,7 @@ impl DataDir {
     }
 }
 
-/// Makes a directory and its parents, and gives the last one this mode.
+/// Creates a directory and its parents, and gives the last one this mode.
 pub(crate) fn make_dir(path: &Path, mode: u32) -> anyhow::Result<()> {
     let make = || -> std::io::Result<()> {
         if !path.is_dir() {
@@ -202,7 +202,7 @@ pub(crate) fn make_dir(path: &Path, mode: u32) -> anyhow::Result<()> {
         }
         Ok(())
     };
-    make().with_context(|| format!("could not make the directory `{}`", path.display()))
+    make().with_context(|| format!("could not create the directory `{}`", path.display()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The role `coffer git`: enters the cgroup of git as root, gives root up, then starts git for the server.
+//! The role `coffer git`: enters the cgroup of git as root, drops root, then starts git for the server.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub(crate) struct Git {
     /// The node's, which names its cgroups
     #[arg(long)]
     node_dir: PathBuf,
-    /// What each git process may fill
+    /// Memory of each git process
     #[arg(long)]
     memory: u64,
     /// Do without Landlock, as if the kernel had none
@@ -31,7 +31,7 @@ pub(crate) struct Git {
 
 impl Git {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        // All of it while this is root: later children inherit it from their first instruction on.
+        // Set all limits while this is root: children inherit them from their first instruction on.
         let entered = coffer_node::enter_git_cgroup(&self.node_dir);
         GitRunner::limit_itself(self.memory).context("could not limit git")?;
         let run_dir = &self.part.run_dir;
@@ -46,7 +46,7 @@ impl Git {
             Err(error) => tracing::warn!("git processes have no common memory limit: {error}"),
         }
         let landlock = !self.no_landlock && coffer_forge::has_landlock();
-        let runner = GitRunner::new(landlock).context("could not make git's system call filter")?;
+        let runner = GitRunner::new(landlock).context("could not build git's system call filter")?;
         tracing::info!(landlock, "git runner ready");
         runner.serve(&listener).context("could not wait for the server")
     }

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, unshare};
 /// own mount namespace needs no rights on the path and ends with the process.
 pub(crate) fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Result<()> {
     let none: Option<&str> = None;
-    unshare(CloneFlags::CLONE_NEWNS).context("could not make a mount namespace for the server")?;
+    unshare(CloneFlags::CLONE_NEWNS).context("could not create a mount namespace for the server")?;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)
         .context("could not detach the mounts")?;
     // A copy of a pool's mount here would keep the pool busy after its node has unmounted it, whichever
@@ -22,5 +22,5 @@ pub(crate) fn reach_own_directory(server_dir: &Path, at: &Path) -> anyhow::Resul
         let _ = umount2(&pool, MntFlags::MNT_DETACH);
     }
     mount(Some(server_dir), at, none, MsFlags::MS_BIND, none)
-        .with_context(|| format!("could not show the server its directory `{}`", server_dir.display()))
+        .with_context(|| format!("could not mount the server's directory `{}`", server_dir.display()))
 }

@@ -25,12 +25,12 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The user `coffer` where there is one, else a spare uid that the data directory remembers.
+    /// The user `coffer` if it exists, else a spare uid that the data directory remembers.
     pub(crate) fn of_server(dir: &DataDir) -> anyhow::Result<Self> {
         Self::of("coffer", dir, &dir.server_uid_file(), None)
     }
 
-    /// Likewise the user `coffer-egress`; never the server's.
+    /// The user `coffer-egress` if it exists, else a spare uid; never the server's.
     pub(crate) fn of_egress(dir: &DataDir, server: Self) -> anyhow::Result<Self> {
         let egress = Self::of("coffer-egress", dir, &dir.egress_uid_file(), Some(server.uid))?;
         anyhow::ensure!(
@@ -58,7 +58,7 @@ impl Identity {
         Ok(Self { uid, gid: uid })
     }
 
-    /// Becomes this identity for good.
+    /// Becomes this identity permanently.
     pub(crate) fn assume(self) -> anyhow::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         // Groups first: without root they can no longer be changed.
@@ -90,7 +90,7 @@ impl Unprivileged {
     /// everything that needs root.
     pub(crate) fn give_up_root(&self) -> anyhow::Result<()> {
         Identity { uid: self.uid, gid: self.gid }.assume()?;
-        // After the change of identity, which takes the signal back.
+        // After the change of identity, which clears the signal.
         follow_parent(self.parent, Signal::KILL)?;
         self.logging.start()
     }
@@ -139,8 +139,8 @@ pub(crate) fn raise_open_files() -> u64 {
 /// Asks the kernel to signal this process when `up` dies. Call it after privilege was dropped,
 /// since dropping it clears the request.
 pub(crate) fn follow_parent(parent: u32, signal: Signal) -> anyhow::Result<()> {
-    set_parent_process_death_signal(Some(signal)).context("could not ask to follow the parent")?;
+    set_parent_process_death_signal(Some(signal)).context("could not set the parent-death signal")?;
     let now = getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
-    anyhow::ensure!(now == Some(parent), "the process that started this one is gone");
+    anyhow::ensure!(now == Some(parent), "the parent process has ended");
     Ok(())
 }

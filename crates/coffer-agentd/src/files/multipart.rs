@@ -53,7 +53,8 @@ impl Form {
     pub(super) fn new(boundary: &str) -> Self {
         Self {
             delimiter: format!("\r\n--{boundary}").into_bytes(),
-            // So that the first delimiter, which starts the body, looks like the others.
+            // Begin with a line break: the first delimiter, which starts the body, then looks like the
+            // others.
             buffer: b"\r\n".to_vec(),
             place: Place::Preamble,
         }
@@ -136,7 +137,7 @@ fn after_delimiter(rest: &[u8]) -> Result<Option<(usize, Place)>, Malformed> {
         [b'\r', b'\n', ..] => Ok(Some((blanks + 2, Place::Head))),
         [] | [b'\r'] if blanks < HEAD_LIMIT => Ok(None),
         [b'-'] if blanks == 0 => Ok(None),
-        _ => Err(Malformed("a delimiter is followed by something else")),
+        _ => Err(Malformed("unexpected bytes follow a delimiter")),
     }
 }
 

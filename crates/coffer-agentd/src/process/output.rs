@@ -67,7 +67,7 @@ pub(crate) struct OutOfRange {
 impl fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, asked, kept, written } = self;
-        write!(f, "{stream} was asked for from byte {asked}, and is kept from byte {kept} to byte {written}")
+        write!(f, "requested {stream} from byte {asked}, but only bytes {kept} to {written} are available")
     }
 }
 
@@ -554,7 +554,7 @@ mod tests {
             };
             tokio::time::timeout(STALL_LIMIT / 2, writing).await.unwrap_err();
         }
-        // Others that leave meanwhile do not cost it its place; the next one of its kind does.
+        // Other readers that leave do not take its held place; the next one that can resume does.
         drop(from_start(&output));
         assert_eq!((output.is_full(), output.lock().cursors.len()), (true, 1));
         drop(from_start(&output).holding_place());

@@ -75,7 +75,7 @@ pub(crate) async fn call(
                 let signal = signal(request.signal)?;
                 process.signal(signal)?;
                 if signal == Signal::KILL {
-                    // So that the caller does not find the killed process any more.
+                    // Wait for the exit, so that the caller does not find the killed process.
                     let _slow = tokio::time::timeout(KILL_TIME, process.exit()).await;
                 }
                 Ok(SendSignalResponse {})
@@ -112,7 +112,7 @@ impl Processes {
                 .min_by_key(|process| process.output.has_ended())
                 .map(Arc::clone)
                 .ok_or_else(|| RpcError::not_found(format!("process with tag {tag} not found"))),
-            None => Err(RpcError::new(Code::Unimplemented, "a process is named by pid or by tag")),
+            None => Err(RpcError::new(Code::Unimplemented, "select the process by pid or by tag")),
         }
     }
 
@@ -264,13 +264,14 @@ async fn stream_input(
                 process = Some(processes.running(start.process)?);
             }
             Some(StreamInput::Data(data)) => {
-                let process =
-                    process.as_ref().ok_or_else(|| RpcError::invalid("data came before the start event"))?;
+                let process = process
+                    .as_ref()
+                    .ok_or_else(|| RpcError::invalid("received data before the start event"))?;
                 feed(process, data.input).await?;
             }
             Some(StreamInput::Keepalive(_)) => {}
             None => {
-                return Err(RpcError::new(Code::Unimplemented, "the event has no kind"));
+                return Err(RpcError::new(Code::Unimplemented, "the event has no type"));
             }
         }
     }
@@ -281,7 +282,7 @@ async fn feed(process: &Process, input: Option<ProcessInput>) -> Result<(), RpcE
     match input.and_then(|input| input.input) {
         Some(InputKind::Stdin(data)) => process.write_stdin(&data).await,
         Some(InputKind::Pty(data)) => process.write_terminal(&data).await,
-        None => Err(RpcError::new(Code::Unimplemented, "the input has no kind")),
+        None => Err(RpcError::new(Code::Unimplemented, "input must be `stdin` or `pty`")),
     }
 }
 

@@ -147,7 +147,7 @@ async fn output_that_is_gone_is_out_of_range() {
         error["message"].as_str().unwrap().to_owned()
     };
     let message = refused(json!({"stdout": 1000})).await;
-    assert!(message.starts_with("stdout was asked for from byte 1000, and is kept from byte "), "{message}");
+    assert!(message.starts_with("requested stdout from byte 1000, but only bytes "), "{message}");
     refused(json!({"stdout": 8_000_005})).await;
     refused(json!({"stdout": 8_000_000, "stderr": 1})).await;
 

@@ -61,28 +61,28 @@ fn refusal(error: KeepError) -> ApiError {
             ApiError::of(Code::PayloadTooLarge, format!("an artifact may have at most {most} bytes"))
                 .hint("an operator can raise `artifacts.most_per_artifact`")
         }
-        KeepError::Broken(why) => ApiError::bad_request(format!("the contents broke off: {why}")),
+        KeepError::Broken(why) => ApiError::bad_request(format!("could not read the contents: {why}")),
         KeepError::TooSlow => ApiError::of(Code::RequestTimeout, "the contents arrived too slowly")
             .hint("send at least 32 KiB a second"),
         KeepError::Busy(full) => ApiError::busy(full),
         KeepError::OverQuota(over) => ApiError::over_storage(&over),
         KeepError::DiskLow(low) => ApiError::disk_low(low),
         KeepError::Record(ArtifactError::NoSuch(what)) => {
-            ApiError::invalid(&format!("{what}_id"), format!("names nothing: there is no such {what} here"))
+            ApiError::invalid(&format!("{what}_id"), format!("names no {what} of this project"))
         }
         KeepError::Record(ArtifactError::OverQuota { used, limit }) => {
             let message = format!("the project's artifacts have {used} bytes, and may have {limit}");
             ApiError::of(Code::QuotaExceeded, message)
                 .details(serde_json::json!({ "quota": "artifacts", "limit": limit, "used": used }))
                 .hint(
-                    "remove some: DELETE /api/v1/artifacts/{artifact}; an operator can raise \
+                    "delete some with DELETE /api/v1/artifacts/{artifact}; an operator can raise \
                        `artifacts.most_per_project`",
                 )
         }
         KeepError::Record(ArtifactError::TooMany) => {
             ApiError::of(Code::QuotaExceeded, format!("a project may have {MOST_ARTIFACTS} artifacts"))
                 .details(serde_json::json!({ "quota": "artifact_count", "limit": MOST_ARTIFACTS }))
-                .hint("remove some: DELETE /api/v1/artifacts/{artifact}")
+                .hint("delete some with DELETE /api/v1/artifacts/{artifact}")
         }
         KeepError::Record(ArtifactError::Store(error)) => ApiError::store(error),
         KeepError::Disk(error) => {
@@ -313,7 +313,7 @@ pub(super) async fn detail(
     responses(
         (status = 200, content_type = "*/*", body = String),
         (status = 409, body = ErrorShape, description = "it is a link"), (status = 410, body = ErrorShape),
-        (status = 421, body = ErrorShape, description = "another installation has it")
+        (status = 421, body = ErrorShape, description = "another installation stores it")
     )
 )]
 pub(super) async fn content(

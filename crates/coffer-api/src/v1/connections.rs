@@ -88,7 +88,7 @@ pub(super) async fn create(
     let secret = |name: &str, text: String| {
         field::<SecretName>(name, &text)?;
         if !known.iter().any(|secret| secret.name == text) {
-            return Err(ApiError::invalid(name, format!("names no secret: '{text}' does not exist"))
+            return Err(ApiError::invalid(name, format!("names secret '{text}', which does not exist"))
                 .hint("create it first: PUT /api/v1/secrets/{name}"));
         }
         Ok(text)
@@ -221,7 +221,7 @@ pub(super) async fn webhook(
         true => {
             ApiError::of(Code::PayloadTooLarge, format!("a delivery has at most {LONGEST_DELIVERY} bytes"))
         }
-        false => ApiError::bad_request("the delivery broke off"),
+        false => ApiError::bad_request("the connection ended before the whole delivery arrived"),
     })?;
     let named = (text("x-github-delivery"), text("x-github-event"), signature);
     let taken = app.forges.take_webhook(&door, named, &body.to_bytes()).await.map_err(refused)?;

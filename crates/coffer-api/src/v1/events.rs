@@ -51,7 +51,7 @@ pub(super) fn after(headers: &HeaderMap, query: &AfterQuery) -> Result<Option<i6
     get, path = "/api/v1/events", tag = "events", params(PageQuery, EventQuery),
     responses(
         (status = 200, body = Page<Event>),
-        (status = 410, body = ErrorShape, description = "the events after the cursor were removed for their age")
+        (status = 410, body = ErrorShape, description = "the events after the cursor were deleted because of their age")
     )
 )]
 pub(super) async fn list(
@@ -67,7 +67,7 @@ pub(super) async fn list(
     }
     let pruned = app.store.pruned_event(&caller.scope).await.map_err(ApiError::store)?;
     if part.after.is_some_and(|after| after < pruned) {
-        let message = format!("events up to {pruned} were removed for their age");
+        let message = format!("events up to {pruned} were deleted because of their age");
         return Err(ApiError::of(Code::Gone, message).hint("begin again without a cursor"));
     }
     app.fleet.recorded().await;

@@ -244,7 +244,7 @@ pub(super) async fn output(
             text.parse::<i64>()
                 .ok()
                 .filter(|&cursor| cursor >= 0)
-                .ok_or_else(|| ApiError::invalid("cursor", "is not one that this server gave out"))?,
+                .ok_or_else(|| ApiError::invalid("cursor", "is not a cursor of this server"))?,
         ),
     };
     let (first, last) = row.positions.unwrap_or((0, 0));

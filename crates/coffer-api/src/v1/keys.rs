@@ -70,7 +70,7 @@ pub(super) fn checked(request: NewKeyRequest) -> Result<NewKey, ApiError> {
 /// A service with a person's key could approve with it.
 fn by_person(caller: &Caller<Admin>, kind: KeyKind) -> Result<(), ApiError> {
     if kind == KeyKind::Person && caller.kind != KeyKind::Person {
-        return Err(ApiError::of(Code::Forbidden, "only a person's key makes keys for people")
+        return Err(ApiError::of(Code::Forbidden, "only a person's key can create keys for people")
             .hint("ask an admin of the project, or an operator"));
     }
     Ok(())

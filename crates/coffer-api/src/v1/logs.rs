@@ -48,7 +48,7 @@ struct Line {
     shown: LogLine,
     level: LogLevel,
     time_ms: Millis,
-    /// Where reading goes on after it.
+    /// The position after it.
     place: Place,
 }
 
@@ -127,7 +127,7 @@ impl Search {
             until_ms: time("until", query.until.as_deref())?.unwrap_or(i64::MAX),
             limit: limit as usize,
             place: place
-                .map_err(|()| ApiError::invalid("cursor", "is not one that this server gave out"))?
+                .map_err(|()| ApiError::invalid("cursor", "is not a cursor of this server"))?
                 .unwrap_or_default(),
         })
     }
@@ -260,7 +260,7 @@ fn of_record(record: &LogRecord) -> Vec<(Line, i64)> {
             vec![line(LogLevel::Warn, stream_name(stream), message, whole)]
         }
         Kind::Truncated => {
-            let message = "wrote more than the limit of one execution: the rest is not kept";
+            let message = "wrote more than the limit of one execution: the rest was not stored";
             vec![line(LogLevel::Warn, "process", message.into(), whole)]
         }
     }

@@ -20,7 +20,7 @@ impl<C: std::str::FromStr> Part<C> {
             return Err(ApiError::invalid("limit", format!("must be between 1 and {MOST}")));
         }
         let after = page.cursor.as_deref().map(str::parse).transpose();
-        let after = after.map_err(|_| ApiError::invalid("cursor", "is not one that this server gave out"))?;
+        let after = after.map_err(|_| ApiError::invalid("cursor", "is not a cursor of this server"))?;
         Ok(Self { limit, after })
     }
 

@@ -45,7 +45,7 @@ pub(super) async fn replace(
     headers: HeaderMap,
     Checked(policy): Checked<CommandPolicy>,
 ) -> Result<(HeaderMap, Json<CommandPolicy>), ApiError> {
-    policy.check().map_err(|error| ApiError::invalid("rules", format!("do not fit: {error}")))?;
+    policy.check().map_err(|error| ApiError::invalid("rules", format!("are invalid: {error}")))?;
     let version = wanted_version(&headers)?;
     let set = app.store.set_command_policy(&caller.scope, version, policy).await.map_err(ApiError::store)?;
     let set = set.ok_or_else(changed_meanwhile)?;
@@ -71,7 +71,7 @@ pub(super) async fn check(
         Some(policy) => policy,
         None => app.store.command_policy(&caller.scope).await.map_err(ApiError::store)?.policy,
     };
-    policy.check().map_err(|error| ApiError::invalid("policy.rules", format!("do not fit: {error}")))?;
+    policy.check().map_err(|error| ApiError::invalid("policy.rules", format!("are invalid: {error}")))?;
     let judgement = policy.judge(&words);
     let refused = policy.refusal(&judgement);
     let shown = |judged: Judged| JudgedShape {

@@ -45,7 +45,7 @@ pub(super) fn wanted_version(headers: &HeaderMap) -> Result<Option<i64>, ApiErro
 }
 
 pub(super) fn changed_meanwhile() -> ApiError {
-    ApiError::of(Code::PreconditionFailed, "it has another version than If-Match names")
+    ApiError::of(Code::PreconditionFailed, "the version in If-Match is out of date")
         .hint("read it again and repeat the change with its ETag")
 }
 

@@ -102,7 +102,7 @@ pub(super) fn plain_name(name: &str) -> &str {
 
 /// Parses a field that has a grammar.
 pub(super) fn field<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T, ApiError> {
-    text.parse().map_err(|why| ApiError::invalid(name, format!("does not fit: {why}")))
+    text.parse().map_err(|why| ApiError::invalid(name, format!("is invalid: {why}")))
 }
 
 /// The requested part of a forge's list.
@@ -121,7 +121,7 @@ pub(super) fn listed<T>(listed: Listed<T>) -> Json<Page<T>> {
     post, path = "/api/v1/repositories", tag = "repositories", request_body = NewRepository,
     responses(
         (status = 201, body = Repository),
-        (status = 404, body = ErrorShape, description = "there is no such connection"),
+        (status = 404, body = ErrorShape, description = "no such connection"),
         (status = 409, body = ErrorShape, description = "the name is taken")
     )
 )]

@@ -59,7 +59,7 @@ pub(super) async fn me(
     post, path = "/api/v1/sign-in", tag = "keys", security(()), request_body = SignIn,
     responses(
         (status = 201, body = MadeKey), (status = 400, body = ErrorShape), (status = 422, body = ErrorShape),
-        (status = 403, body = ErrorShape, description = "the link is unknown, used or too old"),
+        (status = 403, body = ErrorShape, description = "the link is unknown, used or expired"),
         (status = 429, body = ErrorShape), (status = 503, body = ErrorShape)
     )
 )]
@@ -78,7 +78,7 @@ pub(super) async fn sign_in(
         if let Some(peer) = peer {
             app.limiter.refused(peer);
         }
-        return Err(ApiError::of(Code::Forbidden, "this link was used already, or is too old")
+        return Err(ApiError::of(Code::Forbidden, "this link was already used, or has expired")
             .hint("sign in with a key, or start `coffer up` again for a new link"));
     };
     if let Some(whom) = app.store.authenticate(secret.reveal()).await.map_err(ApiError::store)? {

@@ -79,7 +79,7 @@ fn record(error: WebhookRecordError, webhook: WebhookId) -> ApiError {
         WebhookRecordError::NotFound => ApiError::nothing("webhook", webhook),
         WebhookRecordError::TooMany => {
             ApiError::conflict(format!("a project may have {MOST_WEBHOOKS} webhooks"))
-                .hint("remove one: DELETE /api/v1/webhooks/{webhook}")
+                .hint("delete one with DELETE /api/v1/webhooks/{webhook}")
         }
         WebhookRecordError::Store(error) => ApiError::store(error),
     }
@@ -119,7 +119,7 @@ async fn stored_key(app: &App, caller: &Caller<Admin>, name: String) -> Result<W
     field::<SecretName>("secret", &name)?;
     let known = app.store.secrets(&caller.scope).await.map_err(ApiError::store)?;
     if !known.iter().any(|secret| secret.name == name) {
-        return Err(ApiError::invalid("secret", format!("names no secret: '{name}' does not exist"))
+        return Err(ApiError::invalid("secret", format!("names secret '{name}', which does not exist"))
             .hint("create it first: PUT /api/v1/secrets/{name}; or leave it out to get a new key"));
     }
     Ok(WebhookKey::Stored(name))

@@ -19,7 +19,7 @@ pub struct Pattern {
 
 /// The text is not a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a pattern is 1 to {MOST_WORDS} words of at most {LONGEST} letters in all")]
+#[error("a pattern is 1 to {MOST_WORDS} words of at most {LONGEST} characters in all")]
 pub struct BadPattern;
 
 impl Pattern {

@@ -33,7 +33,7 @@ impl fmt::Display for Unclear {
             Self::Unfinished => f.write_str("a quote or a parenthesis is not closed"),
             Self::Name(name) => {
                 let shown: String = name.chars().take(64).collect();
-                write!(f, "what `{shown}` runs is known only when it runs")
+                write!(f, "the command that `{shown}` runs is known only at run time")
             }
             Self::Form(what) => write!(f, "{what} cannot be checked"),
         }
@@ -92,7 +92,7 @@ struct Document {
     indented: bool,
 }
 
-/// What is open in a list of commands.
+/// An open construct in a list of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     Parenthesis,
@@ -144,7 +144,7 @@ impl Reader<'_> {
         let mut command: Vec<Word> = Vec::new();
         let mut documents: Vec<Document> = Vec::new();
         let mut open: Vec<Open> = Vec::new();
-        // Whether a redirection came before the command's first word: `case` is no keyword after one.
+        // Whether a redirection came before the command's first word: `case` is not a keyword after one.
         let mut redirected = false;
         loop {
             let Some(letter) = self.peek() else {
@@ -249,7 +249,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What follows `case`, up to its first branch; false where it has none.
+    /// Parses what follows `case`, up to its first branch; false if it has none.
     fn case(&mut self, depth: usize, found: &mut Found) -> Result<bool, Unclear> {
         self.blanks();
         self.pattern_word(depth, found)?;
@@ -261,10 +261,11 @@ impl Reader<'_> {
         self.pattern(depth, found)
     }
 
-    /// The patterns of one branch, which are no commands, up to their `)`; false at the `esac` that ends the `case`.
+    /// Parses the patterns of one branch, which are not commands, up to their `)`; false at the `esac` that
+    /// ends the `case`.
     ///
-    /// Reads nothing but words, with `|` between them. A line that a shell would take for commands at this place ends
-    /// in a separator or has more words, and is refused.
+    /// Accepts only words, with `|` between them. A line that a shell would take for commands at this place
+    /// ends in a separator or has more words, and is refused.
     fn pattern(&mut self, depth: usize, found: &mut Found) -> Result<bool, Unclear> {
         self.empty_lines();
         let opened = self.skip("(");
@@ -296,7 +297,7 @@ impl Reader<'_> {
         while self.skip("\\\n") || self.skip(" ") || self.skip("\t") {}
     }
 
-    /// Passes over blanks, lines that are empty, and comments.
+    /// Skips blanks, empty lines and comments.
     fn empty_lines(&mut self) {
         loop {
             self.blanks();

@@ -112,7 +112,7 @@ impl Criterion {
                 let shown = |nanos: Option<i64>| nanos.map_or_else(|| "an unknown cost".into(), money);
                 format!("{} against {}", shown(one.cost_nanos), shown(other.cost_nanos))
             }
-            Self::Number => "all else is the same, and the lower number comes first".into(),
+            Self::Number => "everything else is equal, so the lower number wins".into(),
         }
     }
 }
@@ -269,7 +269,7 @@ mod tests {
             told(passed(2, 1, 1500, 3_000_000_000)),
             "before entry 2: a cost of 2.5 against a cost of 3"
         );
-        let tie = "before entry 2: all else is the same, and the lower number comes first";
+        let tie = "before entry 2: everything else is equal, so the lower number wins";
         assert_eq!(told(passed(2, 1, 1500, 2_500_000_000)), tie);
     }
 

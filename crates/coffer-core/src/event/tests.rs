@@ -10,7 +10,7 @@ const HEAD: &str = "# Events
 <!-- Written from `coffer_core::event`: change that, then `COFFER_UPDATE=1 cargo test -p coffer-core --lib event`. -->
 
 Every kind of event in a project's log, with what it means and a payload as an example. `GET /api/v1/events` and its streams
-show them, webhooks send them ([api.md](api.md#events)). A kind keeps its name and a payload its fields; new fields and new
+show them, webhooks send them ([api.md](api.md#events)). Kinds and fields keep their names; new fields and new
 kinds may come.
 
 ";

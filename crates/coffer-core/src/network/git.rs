@@ -30,7 +30,7 @@ pub enum BadGitRoute {
         "a repository is `https://`, a host's name and a path, or `http://`, this server's address and a path"
     )]
     Upstream,
-    #[error("a push goes to a full ref, such as `refs/heads/main`")]
+    #[error("a push needs a full ref, such as `refs/heads/main`")]
     Reference,
     #[error("a commit is 40 or 64 hexadecimal digits")]
     Commit,

@@ -23,7 +23,7 @@ pub struct HeaderHost {
 
 /// The text is not a host name, with or without a port.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a host name or `*.` and one, with or without a port")]
+#[error("`{0}` is not a host name, or `*.` and a host name, optionally with a port")]
 pub struct BadHeaderHost(String);
 
 impl FromStr for HeaderHost {
@@ -79,12 +79,12 @@ pub struct HeaderName(Box<str>);
 /// Why a header cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    #[error("`{0}` is not the name of a header of at most {most} letters", most = HeaderName::LONGEST)]
+    #[error("`{0}` is not a header name of at most {most} characters", most = HeaderName::LONGEST)]
     Name(String),
-    #[error("the header `{0}` says how a request is carried, and cannot be put in")]
+    #[error("header `{0}` controls request framing and cannot be injected")]
     Framing(String),
     #[error(
-        "the value of a header has 1 to {} visible characters, spaces inside included",
+        "a header value has 1 to {} visible characters, with spaces only between them",
         HeaderText::LONGEST
     )]
     Text,

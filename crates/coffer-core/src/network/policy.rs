@@ -78,7 +78,7 @@ pub enum BadPolicy {
         Policy::MOST_HEADER_BYTES
     )]
     Headers,
-    #[error("a policy may have at most {} routes for git, each of another name", Policy::MOST_ROUTES)]
+    #[error("a policy may have at most {} routes for git, with different names", Policy::MOST_ROUTES)]
     Git,
 }
 

@@ -32,9 +32,9 @@ pub struct Found {
 /// Why a name has no addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
-    #[error("there is no such name")]
+    #[error("the name does not exist")]
     NoSuchName,
-    #[error("no resolver gave an answer")]
+    #[error("no resolver answered")]
     Failed,
 }
 

@@ -249,7 +249,7 @@ async fn dial_forge(
         Some((address, class)) if attempts == 0 => {
             let destination = Destination { name: Some(name.clone()), address, port };
             sandbox.refuse(refused(RefusedKind::Connection, destination), &Cause::Rule(Rule::Never(class)));
-            Err(format!("{name} is at a {class} address, which is out of reach"))
+            Err(format!("{name} has a {class} address, which sandboxes cannot reach"))
         }
         _ => Err(format!("{name} does not answer")),
     }

@@ -30,7 +30,7 @@ impl Refused {
     pub(super) fn why(self) -> &'static str {
         match self {
             Self::Doubtful(why) => why,
-            Self::Misdirected => "this connection is to another host than the request",
+            Self::Misdirected => "the request names another host than its connection",
         }
     }
 }
@@ -60,7 +60,7 @@ pub(super) fn prepare<B>(
     for (name, text) in headers {
         let name = http::HeaderName::from_bytes(name.as_str().as_bytes());
         let (Ok(name), Ok(mut value)) = (name, HeaderValue::from_str(text.reveal())) else {
-            return Err(Refused::Doubtful("a header of the sandbox's rules cannot be put in"));
+            return Err(Refused::Doubtful("a header of the sandbox's rules is not a valid HTTP header"));
         };
         value.set_sensitive(true);
         // Replaces every header of this name that the sandbox sent.
@@ -72,7 +72,7 @@ pub(super) fn prepare<B>(
 /// Every place where a request names its host must name the connection's host.
 fn check_host<B>(request: &Request<B>, host: &HostName, port: u16, usual_port: u16) -> Result<(), Refused> {
     if request.method() == Method::CONNECT {
-        return Err(Refused::Doubtful("a tunnel cannot be opened here"));
+        return Err(Refused::Doubtful("CONNECT is not supported here"));
     }
     let is_ours = |authority: &str| {
         let (name, given) = authority.split_once(':').unwrap_or((authority, ""));
@@ -99,11 +99,11 @@ fn check_length(headers: &HeaderMap) -> Result<(), Refused> {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     let encoding = encodings.next();
     if lengths > 1 || encodings.next().is_some() || (lengths == 1 && encoding.is_some()) {
-        return Err(Refused::Doubtful("a request must say the length of its body once"));
+        return Err(Refused::Doubtful("a request must state the length of its body exactly once"));
     }
     match encoding {
         Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"chunked") => {
-            Err(Refused::Doubtful("the body of a request can be encoded as chunked and not otherwise"))
+            Err(Refused::Doubtful("the only supported transfer encoding is chunked"))
         }
         _ => Ok(()),
     }

@@ -225,8 +225,8 @@ async fn a_forge_that_moves_refuses_or_lies_within_is_not_followed() {
     let place = Place::new(None).await;
     let fetch = get("/app.git/info/refs?service=git-upload-pack");
     for (answer, said) in [
-        ("301 Moved Permanently\r\nLocation: https://evil.test/", "has moved"),
-        ("302 Found\r\nLocation: /git/p/other.git/", "has moved"),
+        ("301 Moved Permanently\r\nLocation: https://evil.test/", "redirects are not followed"),
+        ("302 Found\r\nLocation: /git/p/other.git/", "redirects are not followed"),
         ("401 Unauthorized\r\nWWW-Authenticate: Basic", "does not accept the credential"),
     ] {
         let mut inside = place.ask(&fetch).await;
@@ -243,7 +243,7 @@ async fn a_forge_that_moves_refuses_or_lies_within_is_not_followed() {
     let mut stream = inner.connect(GATE).await;
     stream.write_all(fetch.as_bytes()).await.unwrap();
     let heard = String::from_utf8(end(&mut stream).await.unwrap()).unwrap();
-    assert!(heard.starts_with("HTTP/1.1 502 ") && heard.contains("out of reach"), "{heard}");
+    assert!(heard.starts_with("HTTP/1.1 502 ") && heard.contains("sandboxes cannot reach"), "{heard}");
     assert!(inner.internet.dialled().is_empty());
     assert!(inner.rules(1).await[0].starts_with("never:"));
 }
@@ -264,7 +264,7 @@ async fn a_forge_that_the_operator_vouches_for_may_be_on_site_but_not_where_cred
         }
         let heard = String::from_utf8(end(&mut stream).await.unwrap()).unwrap();
         assert!(heard.starts_with("HTTP/1.1 502 "), "{heard}");
-        assert_eq!(heard.contains("out of reach"), !reached, "{address}: {heard}");
+        assert_eq!(heard.contains("sandboxes cannot reach"), !reached, "{address}: {heard}");
         assert!(inner.internet.dialled().is_empty(), "it is dialled as the server is, by no proxy");
     }
 }

@@ -186,7 +186,7 @@ async fn a_forge_leads_nobody_where_it_must_not() {
         place.batch("download", json!({"download": {"href": inner, "header": {"X": "hidden"}}})).await;
     place.world.internet.name("store.test", &["10.0.0.1", "127.0.0.1", "169.254.169.254"]);
     let told = place.refused(&get(&path(&object, "download"))).await;
-    assert!(told.starts_with("HTTP/1.1 502 ") && told.contains("out of reach"), "{told}");
+    assert!(told.starts_with("HTTP/1.1 502 ") && told.contains("sandboxes cannot reach"), "{told}");
     assert!(!told.contains("hidden") && place.world.internet.dialled().is_empty());
     assert!(place.world.rules(7).await[6].starts_with("never:"));
 }
@@ -201,7 +201,7 @@ async fn objects_that_lie_about_their_length_are_cut() {
     heard(&mut outside, "\r\n\r\n").await;
     say(&mut outside, "200 OK", "fooo").await;
     let (head, body) = answered(inside).await;
-    assert!(head.starts_with("HTTP/1.1 502 ") && body.contains("not as long"), "{head} {body}");
+    assert!(head.starts_with("HTTP/1.1 502 ") && body.contains("another length"), "{head} {body}");
 
     let mut inside = place.ask(&request).await;
     let mut outside = accepted(&place.server).await;
@@ -289,11 +289,11 @@ async fn what_a_forge_says_of_a_batch_is_told_and_locks_are_not_there() {
     let place = Place::new(None).await;
     for (answer, body, shown, said) in [
         ("401 Unauthorized", "{}", "502", "does not accept the credential"),
-        ("301 Moved\r\nLocation: /x", "", "502", "has moved"),
+        ("301 Moved\r\nLocation: /x", "", "502", "redirects are not followed"),
         ("404 Not Found", "{\"message\": \"no LFS here\"}", "404", "no LFS here"),
         ("507 Insufficient Storage", "<html>", "507", "the forge answers 507"),
-        ("200 OK", "[]", "502", "cannot be understood"),
-        ("200 OK", "{\"transfer\": \"tus\", \"objects\": []}", "502", "does not pass"),
+        ("200 OK", "[]", "502", "cannot be parsed"),
+        ("200 OK", "{\"transfer\": \"tus\", \"objects\": []}", "502", "not supported here"),
     ] {
         let inside = place.ask(&batch("download")).await;
         let mut outside = accepted(&place.server).await;
@@ -312,6 +312,6 @@ async fn what_a_forge_says_of_a_batch_is_told_and_locks_are_not_there() {
     assert!(head.starts_with("HTTP/1.1 502 ") && body.contains("too long"), "{head} {body}");
 
     let locks = place.refused(&post("/app.git/info/lfs/locks/verify", "{}")).await;
-    assert!(locks.starts_with("HTTP/1.1 404 ") && locks.contains("no locks"), "{locks}");
+    assert!(locks.starts_with("HTTP/1.1 404 ") && locks.contains("locks are not supported"), "{locks}");
     assert!(place.world.refusals().is_empty(), "which is no reason to tell anybody");
 }

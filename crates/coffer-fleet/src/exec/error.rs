@@ -8,13 +8,13 @@ use coffer_store::StoreError;
 /// Why a command did not run, or a sandbox was not reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    #[error("there is no such sandbox")]
+    #[error("sandbox not found")]
     NotFound,
     #[error("the sandbox is paused")]
     Paused,
-    #[error("the sandbox is just being paused or resumed")]
+    #[error("the sandbox is being paused or resumed")]
     Transitioning,
-    #[error("there is no room to resume the sandbox now")]
+    #[error("the host has no room to resume the sandbox now")]
     NoRoom,
     #[error("the command was not started: {}", .0.why)]
     Refused(RefusedCommand),
@@ -25,7 +25,7 @@ pub enum ExecError {
     Guest(#[from] GuestError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("a step of the server's own broke")]
+    #[error("internal error")]
     Broken,
 }
 

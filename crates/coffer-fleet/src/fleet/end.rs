@@ -103,7 +103,7 @@ impl Fleet {
                 Ok(()) => return,
                 // Without a row, or if another task has ended it, there is nothing to write.
                 Err(error @ (FleetError::NotFound | FleetError::Raced | FleetError::Refused(_))) => {
-                    tracing::warn!(sandbox.id = %id, "did not record the end of sandbox {id}: {error}");
+                    tracing::warn!(sandbox.id = %id, "skipped recording the end of sandbox {id}: {error}");
                     return;
                 }
                 Err(error) if attempt == STORE_TRIES => {

@@ -159,7 +159,7 @@ impl Fleet {
 
     /// Nothing listens on the sandbox's socket: the engine may know why.
     async fn why_refused(&self, record: &Record) -> Fault {
-        let unknown = Fault::Died { message: "its agent ended".into() };
+        let unknown = Fault::Died { message: "its agentd ended".into() };
         let Ok(listed) = self.engine.list().await else { return unknown };
         match listed.into_iter().find(|status| status.sandbox == record.id).map(|status| status.run) {
             Some(RunState::Dead { cause }) => fault_of(&cause),

@@ -67,7 +67,7 @@ const LAST_PATIENCE: Duration = Duration::from_millis(250);
 enum CollectError {
     #[error(transparent)]
     Agent(#[from] AgentError),
-    #[error("the sandbox's journal makes no sense: {0}")]
+    #[error("the sandbox's journal is invalid: {0}")]
     Nonsense(&'static str),
     #[error("could not write the output log")]
     Files(#[from] io::Error),
@@ -179,7 +179,7 @@ impl Output {
         let look = self.clone().record_page(record.clone(), state, page, Rest::Hold);
         // Finish it even if this task is dropped: a half-written page must not be read again.
         let (look, ack) =
-            self.tasks.spawn(look).await.unwrap_or(Err(CollectError::Nonsense("it broke the reader")))?;
+            self.tasks.spawn(look).await.unwrap_or(Err(CollectError::Nonsense("the reader panicked")))?;
         if let Some(ack) = ack {
             agent::acknowledge(socket, &ack, PATIENCE).await?;
         }
@@ -197,7 +197,7 @@ impl Output {
                 let state = record.follow().state.clone().lock_owned().await;
                 let recorded = self.clone().record_page(record.clone(), state, page, Rest::Hold);
                 let recorded = self.tasks.spawn(recorded).await;
-                let (look, ack) = recorded.unwrap_or(Err(CollectError::Nonsense("it broke the reader")))?;
+                let (look, ack) = recorded.unwrap_or(Err(CollectError::Nonsense("the reader panicked")))?;
                 if let Some(ack) = ack {
                     agent::acknowledge(&socket, &ack, PATIENCE).await?;
                 }
@@ -237,7 +237,7 @@ impl Output {
         pages
     }
 
-    /// Stores the last pages of a sandbox's journal, and records that nothing runs in it any more.
+    /// Stores the last pages of a sandbox's journal, and records that nothing runs in it.
     pub async fn conclude(self: &Arc<Self>, record: &Arc<impl Subject>, pages: Vec<JournalPage>) {
         if !record.follow().was_used() {
             return;
@@ -339,9 +339,9 @@ impl Output {
             None => self.load(&record).await?,
         };
         let boot =
-            i64::try_from(page.boot).map_err(|_| CollectError::Nonsense("its start is not a number"))?;
+            i64::try_from(page.boot).map_err(|_| CollectError::Nonsense("its boot number is too large"))?;
         let next =
-            i64::try_from(page.next).map_err(|_| CollectError::Nonsense("its position is not a number"))?;
+            i64::try_from(page.next).map_err(|_| CollectError::Nonsense("its position is too large"))?;
         if page.records.len() > MOST_RECORDS {
             return Err(CollectError::Nonsense("the page is too long"));
         }

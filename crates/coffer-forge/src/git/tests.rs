@@ -248,5 +248,5 @@ async fn a_runner_apart_does_the_same() {
     let gone =
         Git::new(GitLimits::default(), GitProcesses { runner: Some("/nowhere".into()), landlock: true });
     let gone = gone.unwrap().run(Call::within(dir.path()), &["version"]).await;
-    assert!(matches!(&gone, Err(GitError::Failed(why)) if why.contains("could not be started")), "{gone:?}");
+    assert!(matches!(&gone, Err(GitError::Failed(why)) if why.contains("could not start git")), "{gone:?}");
 }

@@ -202,7 +202,7 @@ impl Bare {
         let stdin = message.as_bytes().to_vec();
         let call = Call { environment, stdin, ..Call::within(&self.directory) };
         let made = self.git.run(call, &args).await?.line()?;
-        made.parse().map_err(|_| GitError::Failed("it made no commit".into()))
+        made.parse().map_err(|_| GitError::Failed("git printed no commit id".into()))
     }
 
     /// Author and message of a commit.
@@ -235,8 +235,7 @@ impl Bare {
         };
         let commits: Vec<_> = told.lines().filter_map(read).collect();
         if commits.len() > MOST_COMMITS {
-            let why =
-                format!("more than {MOST_COMMITS} commits cannot be rebased here; squash or merge instead");
+            let why = format!("cannot rebase more than {MOST_COMMITS} commits; squash or merge instead");
             return Err(ForgeError::conflict(why));
         }
         Ok(commits)

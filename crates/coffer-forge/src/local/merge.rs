@@ -83,7 +83,7 @@ impl LocalForge {
         let number = pull.number;
         match pull.state {
             PullState::Merged => {
-                return Err(ForgeError::Raced { why: format!("pull request {number} is merged already") });
+                return Err(ForgeError::Raced { why: format!("pull request {number} is already merged") });
             }
             PullState::Closed => {
                 return Err(ForgeError::conflict(format!(
@@ -100,7 +100,7 @@ impl LocalForge {
         if let Some(expected) = &order.expected_head
             && *expected != pull.head_commit
         {
-            let why = format!("the head is {} by now, not {expected}", pull.head_commit);
+            let why = format!("the head is now {}, not {expected}", pull.head_commit);
             return Err(ForgeError::Raced { why });
         }
         let protections = self.store.protections(&self.scope, self.row.id).await?;
@@ -212,7 +212,7 @@ impl LocalForge {
             tree_at = tree;
         }
         if at == *base {
-            return Err(ForgeError::conflict("the base has all of its changes already"));
+            return Err(ForgeError::conflict("the base already has all of its changes"));
         }
         Ok(at)
     }
@@ -228,5 +228,5 @@ fn clean(tree: Tree) -> Result<String, ForgeError> {
 }
 
 fn gone(which: &str, branch: &str) -> ForgeError {
-    ForgeError::conflict(format!("its {which} branch `{branch}` is gone"))
+    ForgeError::conflict(format!("its {which} branch `{branch}` no longer exists"))
 }

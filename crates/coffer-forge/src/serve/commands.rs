@@ -41,7 +41,7 @@ impl Command {
             None => Some("only branches, tags and notes can be pushed"),
             Some(Err(_)) => Some("the name is not allowed"),
             Some(Ok(_)) if self.old.is_zero() && self.new.is_zero() => {
-                Some("it goes from nothing to nothing")
+                Some("both its old and its new commit are zero")
             }
             Some(Ok(_)) => None,
         }
@@ -93,13 +93,13 @@ impl Commands {
                     return Err(ForgeError::invalid("the push", format!("cannot be read: {why}")));
                 }
                 None if taken.is_empty() => return Ok((None, Bytes::new())),
-                None => return Err(ForgeError::invalid("the push", "broke off")),
+                None => return Err(ForgeError::invalid("the push", "ended too early")),
             }
         }
     }
 
     fn parse(lines: &[Vec<u8>]) -> Result<Option<Self>, ForgeError> {
-        let bad = || ForgeError::invalid("the push", "has a command that git does not know");
+        let bad = || ForgeError::invalid("the push", "has an unknown command");
         let (mut all, mut capabilities) = (Vec::new(), String::new());
         for line in lines {
             let (line, more) = match line.iter().position(|&byte| byte == 0) {
@@ -141,17 +141,17 @@ impl Commands {
             let guard = protections.iter().find(|(branch, _)| command.is_branch(branch));
             let why = match (command.flaw(), access, guard) {
                 (Some(flaw), _, _) => flaw.to_string(),
-                (_, Some(GitAccess::Fetch), _) => "this pass is for fetching".to_string(),
+                (_, Some(GitAccess::Fetch), _) => "this password is only for fetching".to_string(),
                 (_, Some(GitAccess::Push(branch)), _) if !command.is_branch(branch) => {
-                    format!("this pass is for the branch {branch}")
+                    format!("this password is only for branch {branch}")
                 }
                 (_, Some(GitAccess::PushAny(all)), _)
                     if !all.iter().any(|branch| command.is_branch(branch)) =>
                 {
-                    "an agent's key pushes to the branches of its own tasks alone".to_string()
+                    "an agent's key can push only to the branches of its own tasks".to_string()
                 }
                 (_, Some(GitAccess::Push(_) | GitAccess::PushAny(_)), _) if command.new.is_zero() => {
-                    "this credential does not delete branches".to_string()
+                    "this credential cannot delete branches".to_string()
                 }
                 (_, _, Some((_, rules))) if rules.require_pull && !command.old.is_zero() => {
                     "protected branch: open a pull request".to_string()

@@ -59,7 +59,7 @@ impl Inflate {
         let length = piece.len() as u64;
         if length > self.left {
             (self.is_over, self.is_too_long) = (true, true);
-            return Poll::Ready(Some(Err("there is more than may be sent at once".into())));
+            return Poll::Ready(Some(Err("it is larger than the limit".into())));
         }
         self.left -= length;
         Poll::Ready(Some(Ok(piece)))
@@ -90,7 +90,7 @@ impl Inflate {
 
     fn last(&mut self) -> Result<Option<Bytes>, String> {
         let Some(mut decoder) = self.decoder.take() else { return Ok(None) };
-        decoder.try_finish().map_err(|_| "it broke off".to_string())?;
+        decoder.try_finish().map_err(|_| "it ended too early".to_string())?;
         let out = std::mem::take(decoder.get_mut());
         Ok((!out.is_empty()).then(|| out.into()))
     }

@@ -16,7 +16,7 @@ pub enum NodeFailure {
     RunDirTooLong(PathBuf),
     #[error("could not open the pool")]
     Pool(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("could not share out uid ranges")]
+    #[error("could not allocate uid ranges")]
     Uids(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("could not read the host's processors and control groups")]
     Host(#[source] io::Error),

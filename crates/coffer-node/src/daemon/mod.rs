@@ -26,7 +26,7 @@ pub use failure::NodeFailure;
 use failure::doing;
 use open::open;
 
-/// Requests that are under way when the node stops get this long.
+/// Requests that are in progress when the node stops get this long.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves `run_dir/node.sock` until `stop`. Then leaves sandboxes running for the next node or, when
@@ -111,7 +111,7 @@ pub async fn run(config: NodeConfig, spawner: Spawner, stop: CancellationToken) 
     }
     let _ = spawner_task.await;
     if tokio::time::timeout(STOP_PATIENCE, egress).await.is_err() {
-        tracing::warn!("egress did not get all updates");
+        tracing::warn!("could not send all updates to egress in time");
     }
     strays.abort();
     drop(lock);

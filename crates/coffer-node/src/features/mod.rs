@@ -32,7 +32,7 @@ impl FromIterator<Feature> for Lacking {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no kernel feature `{0}`; docs/kernels.md lists their names")]
+#[error("unknown kernel feature `{0}`; docs/kernels.md lists the names")]
 pub struct UnknownFeature(String);
 
 /// Names with commas between them, as in `overlay_detached,cgroup_kill`.
@@ -63,7 +63,8 @@ pub(crate) struct Features {
 impl Features {
     /// All features, except those configured as missing.
     pub(crate) fn all_but(lacking: &Lacking) -> Self {
-        let missing = lacking.0.iter().map(|&feature| (feature, "the node was told to do without".into()));
+        let missing =
+            lacking.0.iter().map(|&feature| (feature, "it is turned off by COFFER_KERNEL_LACKS".into()));
         Self { lacking: lacking.clone(), missing: missing.collect() }
     }
 
@@ -142,7 +143,7 @@ mod tests {
         sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(features, sorted);
-        // The last variant: one that is added behind it without a row fails here.
+        // The last variant: a variant added after it without a row fails here.
         assert_eq!(features.len(), Feature::Criu as usize + 1);
         let names: BTreeSet<_> = TABLE.iter().map(|row| row.name).collect();
         assert_eq!(names.len(), TABLE.len());

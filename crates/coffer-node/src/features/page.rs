@@ -9,9 +9,9 @@ const INTRODUCTION: &str = "\
      `COFFER_UPDATE=1 cargo test -p coffer-node --lib page`. -->
 
 Cofferdam works on **Linux 5.19 and later** with cgroup v2, v1 or both, and has all its features from **6.15**
-on. The oldest kernel it was run on is 6.1; 5.19 follows from the features below. Nothing is decided by version: the node tries each feature when it starts, takes another way where there is
-one, and logs what is missing. `coffer up --check` does only that: it starts on a scratch directory, creates
-one sandbox, uses it, destroys it, and exits with 0, or with 3 and the reason.
+on. The oldest kernel it was run on is 6.1; 5.19 follows from the features below. Nothing is decided by version: the node
+tries each feature when it starts, uses a fallback if there is one, and logs what is missing. `coffer up --check` does only
+that: it starts on a scratch directory, creates one sandbox, uses it, destroys it, and exits with 0, or with 3 and the reason.
 
 | host | kernel | result |
 |---|---|---|
@@ -22,8 +22,8 @@ one sandbox, uses it, destroys it, and exits with 0, or with 3 and the reason.
 | Ubuntu 24.04, Ubuntu 22.04 with the HWE kernel | 6.8 | not tested as such: each feature that 6.8 lacks is forced off in the tests |
 | Ubuntu 22.04 with its first kernel | 5.15 | refused at start: overlays cannot use id-mapped layers; install `linux-generic-hwe-22.04` |
 
-`COFFER_KERNEL_LACKS=overlay_detached,cgroup_kill coffer up` makes the node do without features, as if the kernel
-lacked them. The tests use it to cover old kernels on new ones; an operator can use it around a kernel bug.
+`COFFER_KERNEL_LACKS=overlay_detached,cgroup_kill coffer up` makes the node treat features as missing, as if the kernel
+lacked them. The tests use it to cover old kernels on new ones; an operator can use it to work around a kernel bug.
 
 ## Features
 ";
@@ -37,8 +37,8 @@ pub fn page() -> String {
     let mut page = INTRODUCTION.to_string();
     for (need, title, text) in [
         (Need::Required, "Required", "Without one of these `coffer up` exits with 3 and says which."),
-        (Need::Fallback, "With a fallback", "Sandboxes work the same; some steps take another way."),
-        (Need::Optional, "Optional", "Sandboxes work; what the last columns say does not."),
+        (Need::Fallback, "With a fallback", "Sandboxes work the same; some steps use a fallback."),
+        (Need::Optional, "Optional", "Sandboxes work, except for what the column *without it* says."),
     ] {
         page.push_str(&format!("\n### {title}\n\n{text}\n\n"));
         page.push_str("| feature | since | used for | without it | what to do |\n|---|---|---|---|---|\n");

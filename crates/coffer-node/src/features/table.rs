@@ -164,7 +164,7 @@ pub const TABLE: &[Row] = &[
         "overlay_detached",
         "6.15",
         "layers that are mounted nowhere",
-        "the spawner attaches the layers in a mount namespace of its own for the moment of the mount",
+        "the spawner attaches the layers in its own mount namespace while it mounts",
     ),
     optional(
         Feature::Btrfs,
@@ -275,7 +275,7 @@ pub const TABLE: &[Row] = &[
         "use a kernel with CONFIG_SECURITY_LANDLOCK, booted with `landlock` in `lsm=`",
     ),
     Row {
-        fix: "install CRIU 4 (4.2 from Linux 6.16 on); `scripts/setup run` fetches it where it can be had",
+        fix: "install CRIU 4 (4.2 from Linux 6.16 on); `scripts/setup run` installs it if a package is available",
         ..fallback(
             Feature::Criu,
             "criu",

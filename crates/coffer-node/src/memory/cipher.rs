@@ -25,11 +25,13 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// Makes one and puts it on disk, root's alone.
+    /// Creates a key and writes it to disk, readable only by root.
     pub(super) fn make(path: &Path) -> io::Result<Self> {
         destroy(path)?;
         let mut bytes = [0; KEY_LENGTH];
-        SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("no random numbers"))?;
+        SystemRandom::new()
+            .fill(&mut bytes)
+            .map_err(|_| io::Error::other("could not read random numbers"))?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
@@ -49,7 +51,7 @@ impl Key {
         Ok(Self(LessSafeKey::new(key)))
     }
 
-    /// Encrypts the file `number` of an image; gives its length.
+    /// Encrypts the file `number` of an image; returns its length.
     pub(super) fn encrypt(&self, number: u32, from: &Path, to: &Path) -> io::Result<u64> {
         let mut from = File::open(from)?;
         let length = from.metadata()?.len();
@@ -59,7 +61,7 @@ impl Key {
             buffer.resize(piece.length, 0);
             from.read_exact(&mut buffer)?;
             let sealed = self.0.seal_in_place_append_tag(piece.nonce(number), Aad::empty(), &mut buffer);
-            sealed.map_err(|_| io::Error::other("the cipher refused a piece"))?;
+            sealed.map_err(|_| io::Error::other("could not encrypt a chunk"))?;
             to.write_all(&buffer)?;
         }
         Ok(length)

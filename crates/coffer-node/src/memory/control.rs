@@ -15,7 +15,7 @@ use coffer_wire::agentd::{CONTROL_SOCKET, ControlOrder};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use rustix::thread::ThreadNameSpaceType;
 
-/// Connections are closed at once; a machine that is short of everything takes longer.
+/// Connections are closed at once; an overloaded machine takes longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Gives an order to the first process of a sandbox and waits until it is done.
@@ -28,7 +28,7 @@ pub(crate) fn order(
     let mut stream = connect(first)?;
     let listens = sockopt::socket_peercred(&stream)?.pid;
     if listens.as_raw_nonzero().get() != pid {
-        return Err(io::Error::other("another process listens in agentd's place"));
+        return Err(io::Error::other("the process at the socket is not agentd"));
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -42,7 +42,11 @@ pub(crate) fn order(
     // Expect one answer and then the end: agentd closes the connection.
     let mut answer = Vec::new();
     stream.by_ref().take(2).read_to_end(&mut answer)?;
-    if answer == [order.byte()] { Ok(()) } else { Err(io::Error::other("agentd did not confirm the order")) }
+    if answer == [order.byte()] {
+        Ok(())
+    } else {
+        Err(io::Error::other("agentd did not confirm the request"))
+    }
 }
 
 fn connect(first: BorrowedFd<'_>) -> io::Result<UnixStream> {

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Names another program, or one that is not there.
+/// The variable that selects another program, or a missing one, for tests.
 const CHOICE: &str = "CRIU_PROGRAM";
-/// Where `scripts/setup` puts one of a later release than the host's: the words of the command, a line each.
+/// The file in which `scripts/setup` names a newer CRIU than the host's: the words of its command, one per
+/// line.
 const OWN: &str = "/usr/local/lib/coffer/criu/command";
 
 /// Older versions do not support current kernels.
 const OLDEST: (u32, u32) = (4, 0);
-/// From this kernel on sockets refuse questions that CRIU asked of them before 4.2.
+/// From this kernel on, sockets refuse a query that CRIU sends before version 4.2.
 const STRICT_KERNEL: (u32, u32) = (6, 16);
 const OLDEST_ON_STRICT: (u32, u32) = (4, 2);
 
@@ -45,7 +46,7 @@ impl Criu {
 /// Why memory cannot be saved here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoCriu {
-    #[error("there is no CRIU; `scripts/setup run` installs it where it can be had")]
+    #[error("CRIU is not installed; `scripts/setup run` installs it if a package is available")]
     NotFound,
     #[error("CRIU could not be run")]
     NotRun(#[from] io::Error),
@@ -59,7 +60,7 @@ pub(crate) enum NoCriu {
     Failed { argument: &'static str, complaints: String },
 }
 
-/// Finds it and tries it.
+/// Finds CRIU and checks that it works.
 pub(super) fn probe() -> Result<Criu, NoCriu> {
     let criu = find().ok_or(NoCriu::NotFound)?;
     let answer = ask(&criu, "--version")?;

@@ -18,10 +18,10 @@ use tokio_util::task::TaskTracker;
 use crate::process::Watched;
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// No process ends for this many checks in a row, unless there is a deadlock.
+/// A process that is still exiting after this many checks in a row is deadlocked.
 const LOOKS: u32 = 5;
 
-/// Waits until that process has been ending for too long.
+/// Waits until that process has been exiting for too long.
 pub(crate) async fn deadlocked(first: i32) {
     let mut looks = 0;
     while looks < LOOKS {
@@ -35,13 +35,13 @@ pub(super) async fn resolve(first: i32, criu: impl AsFd, resolved: &AtomicBool) 
     loop {
         deadlocked(first).await;
         resolved.store(true, Ordering::Relaxed);
-        tracing::warn!("ending CRIU, whose process {first} was killed");
+        tracing::warn!("killing CRIU: it waits for process {first}, which was killed");
         // An error means that it has ended.
         let _ = rustix::process::pidfd_send_signal(&criu, Signal::KILL);
     }
 }
 
-/// Watches over each CRIU that an earlier node had save memory to below `images`, until it ends or `stop`.
+/// Watches each CRIU that an earlier node started to save memory below `images`, until it ends or `stop`.
 pub(crate) async fn watch_leftovers(images: &Path, tasks: &TaskTracker, stop: &CancellationToken) {
     let below = images.to_path_buf();
     let found = tokio::task::spawn_blocking(move || leftovers(&below)).await;
@@ -81,7 +81,7 @@ fn saves(command_line: &[u8], images: &Path) -> Option<i32> {
     is_dump.then(|| after("--tree")?.parse().ok())?
 }
 
-/// Whether it is on its way out, and not there yet.
+/// Whether the process is exiting but has not exited yet.
 fn is_ending(process: i32) -> bool {
     const PF_EXITING: u32 = 4;
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();

@@ -19,7 +19,7 @@ use super::criu::{Criu, complaints};
 use super::deadlock;
 use super::hook::{Hook, Moment};
 
-/// A gigabyte takes a second or two. Ending CRIU in the middle would end the sandbox, so it has long.
+/// A gigabyte takes a second or two. Ending CRIU in the middle would end the sandbox, so its timeout is long.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Files without a name are kept in the image up to this size.
 const GHOSTS: &str = "67108864";
@@ -35,7 +35,7 @@ pub(crate) enum Afterwards {
     GoOn,
 }
 
-/// Why processes were not saved. They go on as before.
+/// Why processes were not saved. They keep running.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DumpError {
     #[error("could not {doing}")]
@@ -46,7 +46,7 @@ pub(crate) enum DumpError {
     Failed(String),
     #[error("CRIU took longer than {} s", PATIENCE.as_secs())]
     TooSlow,
-    /// What was to be done while they rest failed.
+    /// The caller's work while they were frozen failed.
     #[error("{0}")]
     AtRest(String),
 }
@@ -85,7 +85,7 @@ pub(crate) async fn dump<T>(
     if afterwards == Afterwards::GoOn {
         command.arg("--leave-running");
     }
-    if let Some(owner) = stand_in(pid).map_err(because("look at its user namespace"))? {
+    if let Some(owner) = stand_in(pid).map_err(because("read its user namespace"))? {
         command.arg("--unprivileged");
         // SAFETY: only system calls, which affect no other threads and allocate no memory.
         unsafe { command.pre_exec(move || take_on(owner)) };
@@ -111,7 +111,7 @@ pub(crate) async fn dump<T>(
         let status = child.wait().await.map_err(because("wait for CRIU"))?;
         match kept {
             Ok(kept) if status.success() => Ok(kept),
-            // Its image was whole when its processes were ended, if not by CRIU.
+            // If CRIU did not end the processes, its image was complete when they ended.
             Ok(kept) if resolved.load(Ordering::Relaxed) && afterwards == Afterwards::End => Ok(kept),
             // Prefer CRIU's own message: ours would only say that it ended.
             Ok(_) => Err(said(directory, "dump.log")),
@@ -165,7 +165,7 @@ fn stand_in(pid: i32) -> io::Result<Option<Uid>> {
     Ok((owner != 0).then(|| Uid::from_raw(owner)))
 }
 
-/// Takes on a user and keeps every right, also when executing.
+/// Switches to a user and keeps every capability, also across exec.
 fn take_on(owner: Uid) -> io::Result<()> {
     rustix::thread::set_thread_res_uid(None, owner, None)?;
     let mut sets = rustix::thread::capabilities(None)?;

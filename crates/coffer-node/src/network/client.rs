@@ -1,7 +1,7 @@
 //! The node's connection to egress, and the state that egress should have.
 //!
-//! One task owns both. While egress is away the task records changes; a new egress process gets all of the
-//! state, one that kept running only the differences. The node keeps the sockets of sandboxes that it
+//! One task owns both. While egress is disconnected the task records changes; a new egress process gets all
+//! of the state, one that kept running only the differences. The node keeps the sockets of sandboxes that it
 //! created, so connections wait in their backlogs meanwhile; those of adopted sandboxes are reopened when
 //! egress lacks them, because then no process has them.
 
@@ -26,13 +26,13 @@ use tokio::time::{sleep, timeout};
 use super::listeners::Listeners;
 use super::redirect::Families;
 
-/// Egress is looked for this often while it is away.
+/// How often to try to connect to egress.
 const RETRY: Duration = Duration::from_millis(50);
 /// Log a warning after this many failed attempts to connect.
 const TRIES_BEFORE_TELLING: u32 = 100;
-/// An egress that takes longer than this for one request has come to a halt.
+/// An egress that takes longer than this for one request has stalled.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Requests that may be under way; more wait in the inbox.
+/// Requests that may be in progress; more wait in the inbox.
 const UNDER_WAY: usize = 256;
 
 type Done = oneshot::Sender<Result<(), NodeError>>;
@@ -50,7 +50,7 @@ pub(super) fn silent() -> NodeError {
     NodeError::new(NodeErrorCode::Unavailable, "egress does not answer")
 }
 
-/// How egress gets at a sandbox's connections.
+/// How egress gets a sandbox's connections.
 #[derive(Debug)]
 pub(super) enum Way {
     Open(Listeners),
@@ -73,7 +73,7 @@ struct Served {
 impl Served {
     fn traffic(&self) -> Traffic {
         let (before, last) = (&self.before, &self.last);
-        // Egress has fewer rights than the node: no figure of its may end a task here.
+        // Egress has fewer rights than the node: none of its numbers may cause a panic here.
         Traffic {
             sent_bytes: before.sent_bytes.saturating_add(last.sent_bytes),
             received_bytes: before.received_bytes.saturating_add(last.received_bytes),
@@ -145,7 +145,7 @@ impl Client {
                         Ok(()) => return,
                         Err(error) => tracing::warn!("lost egress: {error}"),
                     }
-                    // Those who gave up would pile up if it breaks again and again.
+                    // Drop callers that gave up: they would pile up if the connection keeps breaking.
                     self.unsure.retain(|done| !done.is_closed());
                 }
                 Err(error) => {
@@ -174,7 +174,7 @@ impl Client {
         }
     }
 
-    /// Records a change of what egress should know, while it is away.
+    /// Records a change of what egress should know, while it is disconnected.
     fn note(&mut self, ask: Ask) {
         match ask {
             Ask::Serve { sandbox, policy, way, done } => {
@@ -280,7 +280,7 @@ impl Client {
                 let opening = move || Listeners::open_in(process.as_fd(), families);
                 match tokio::task::spawn_blocking(opening).await.map_err(io::Error::other)? {
                     Ok(listeners) => served.way = Way::Open(listeners),
-                    // It has just died, or something inside sits on the ports.
+                    // It has just died, or a program inside uses the ports.
                     Err(error) => {
                         tracing::warn!(sandbox.id = %sandbox, "sandbox {sandbox} has no network: {error}");
                         continue;
@@ -350,7 +350,10 @@ impl Client {
                     result => result.map(|_| ()).map_err(refused),
                 };
                 if let Err(error) = &answer {
-                    tracing::error!(sandbox.id = %sandbox, "egress rejected the policy of sandbox {sandbox}: {error}");
+                    tracing::error!(
+                        sandbox.id = %sandbox,
+                        "egress rejected the network policy of sandbox {sandbox}: {error}"
+                    );
                 }
                 let _ = done.send(answer);
             }

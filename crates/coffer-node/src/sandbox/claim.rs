@@ -35,7 +35,7 @@ pub(super) async fn make(node: &Arc<Node>, shape: &Shape) -> Result<Slot, NodeEr
     }
 }
 
-/// Ends a slot; the reaper gives back the rest.
+/// Ends a slot; the reaper releases the rest.
 pub(super) async fn end(node: &Arc<Node>, slot: Slot) {
     slot.alive.end().await;
     Remains::of(node, &slot.entry, Record::Removed).give_back_later().await;
@@ -114,7 +114,7 @@ fn take_name(slot: &Slot, hostname: &str) -> io::Result<()> {
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    // Only now is it sure that the number was that of the slot.
+    // Only now is it certain that the pid was the slot's.
     if slot.has_ended() {
         return Err(ended());
     }
@@ -144,7 +144,7 @@ fn set_hostname_within(pidfd: BorrowedFd<'_>, hostname: &str) -> io::Result<()> 
         home.as_fd(),
         Some(LinkNameSpaceType::HostNameAndNISDomainName),
     )
-    .expect("the way back to where one came from is open");
+    .expect("a thread can return to its first UTS namespace");
     Ok(named?)
 }
 

@@ -15,19 +15,26 @@ impl Owner {
         self.entry.phase = Phase::Destroying;
         match state {
             State::Gone => {}
-            // Everything else was given back when it died.
+            // Everything else was released when it died.
             State::Dead(_) => {
                 let (node, name, sandbox) = (self.node.clone(), self.entry.name(), self.id());
                 let removed =
                     blocking(move || node.journal.remove(name).map_err(internal("remove its journal entry")));
                 if let Err(error) = removed.await {
-                    tracing::error!(sandbox.id = %sandbox, "destroying sandbox {sandbox}: {error}");
+                    tracing::error!(
+                        sandbox.id = %sandbox,
+                        "could not clean up after sandbox {sandbox}: {error}"
+                    );
                 }
             }
             State::Running(_) | State::Frozen(_) | State::Stopped | State::Hibernated => {
-                // So that a crash from here on ends in the same way.
+                // Record this first, so that the node destroys the sandbox even if it crashes from here on.
                 if let Err(error) = write_entry(&self.node, &self.entry, Durability::Cached).await {
-                    tracing::warn!(sandbox.id = %self.id(), "destroying sandbox {}: {error}", self.id());
+                    tracing::warn!(
+                        sandbox.id = %self.id(),
+                        "could not write journal entry before destroying sandbox {}: {error}",
+                        self.id()
+                    );
                 }
                 if let State::Running(alive) | State::Frozen(alive) = state {
                     alive.end().await;

@@ -1,4 +1,4 @@
-//! Memory to disk and back, as the owner of a sandbox does it.
+//! Hibernates and restores a sandbox.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -55,7 +55,10 @@ impl Owner {
             }
             Err(error) => {
                 let id = self.id();
-                tracing::warn!(sandbox.id = %id, "sandbox {id} goes on: {error}");
+                tracing::warn!(
+                    sandbox.id = %id,
+                    "could not hibernate sandbox {id}, it keeps running: {error}"
+                );
                 if alive.watched.has_ended() {
                     // Its owner notices that next, and reports why.
                     return (State::Running(alive), Err(error));
@@ -90,7 +93,7 @@ impl Owner {
                 let (the_node, at, uid_base) = (node.clone(), place.clone(), entry.uid_base);
                 let sealed = blocking(move || {
                     let sealed = at.seal(uid_base, mounts, || the_node.pool.sync());
-                    sealed.map_err(internal("write its memory out"))
+                    sealed.map_err(internal("write its memory to disk"))
                 });
                 let failed = |error: NodeError| DumpError::AtRest(error.message);
                 let image = sealed.await.map_err(failed)?;
@@ -103,7 +106,7 @@ impl Owner {
         if let Err(why) = dumped {
             self.listen_again(alive, process.pid, listener).await;
             let message =
-                format!("its memory could not be saved, and it goes on: {}", coffer_core::chain(&why));
+                format!("its memory could not be saved, and it keeps running: {}", coffer_core::chain(&why));
             return Err(NodeError::new(NodeErrorCode::Internal, message));
         }
         leave(place).await;
@@ -125,10 +128,12 @@ impl Owner {
         blocking(move || {
             has_room(&node, room)?;
             let mounts = from_outside(&node, name, pid, &overlays).map_err(internal("read its mounts"))?;
-            place.make().map_err(internal("make room for its memory"))?;
-            place.keep_program(&node.files_of(name).program(), pid).map_err(internal("keep its agentd"))?;
+            place.make().map_err(internal("create a directory for its memory"))?;
+            place
+                .keep_program(&node.files_of(name).program(), pid)
+                .map_err(internal("save agentd's program with the image"))?;
             // Connections from now on wait until agentd takes this listener.
-            let listener = listen(&node, name).map_err(internal("make its socket"))?;
+            let listener = listen(&node, name).map_err(internal("create its socket"))?;
             let shut = memory::order(first.as_fd(), pid, ControlOrder::Shut, None);
             if let Err(error) = shut {
                 // It may have done a part of it.
@@ -154,11 +159,11 @@ impl Owner {
             Err(error) => Err(error),
         };
         if let Err(error) = opened {
-            tracing::error!(sandbox.id = %id, "sandbox {id} cannot be reached: {error}");
+            tracing::error!(sandbox.id = %id, "could not make sandbox {id} reachable again: {error}");
         }
     }
 
-    /// Restores a hibernated sandbox. Should that fail, it stays hibernated.
+    /// Restores a hibernated sandbox. If that fails, it stays hibernated.
     pub(super) async fn wake(&mut self) -> (State, Result<Reply, NodeError>) {
         match self.try_wake().await {
             Ok(alive) => {
@@ -178,7 +183,11 @@ impl Owner {
                     node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))
                 });
                 if let Err(error) = noted.await {
-                    tracing::error!(sandbox.id = %self.id(), "sandbox {} stays hibernated: {error}", self.id());
+                    tracing::error!(
+                        sandbox.id = %self.id(),
+                        "could not record that sandbox {} is still hibernated: {error}",
+                        self.id()
+                    );
                 }
                 (State::Hibernated, Err(error))
             }
@@ -205,7 +214,7 @@ impl Owner {
         }
     }
 
-    /// Gives up the memory of a hibernated sandbox and boots it.
+    /// Discards the memory of a hibernated sandbox and boots it.
     pub(super) async fn start_cold(&mut self) -> (State, Result<Reply, NodeError>) {
         let place = self.image();
         let before = std::mem::replace(&mut self.entry.phase, Phase::Stopped);
@@ -222,7 +231,7 @@ impl Owner {
 }
 
 fn hold(alive: &Alive) -> Result<OwnedFd, NodeError> {
-    alive.watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))
+    alive.watched.pidfd().try_clone_to_owned().map_err(internal("duplicate the pidfd of its first process"))
 }
 
 /// Removes the decrypted image from memory.

@@ -37,7 +37,7 @@ pub(crate) async fn keep(node: Arc<Node>) {
             match claim::make(&node, &shape).await {
                 Ok(slot) => warm.put(&shape, slot),
                 Err(error) => {
-                    tracing::warn!("could not keep a sandbox ready: {error}");
+                    tracing::warn!("could not prepare a slot of the warm pool: {error}");
                     warm.put_off(&shape, PUT_OFF);
                 }
             }
@@ -71,7 +71,7 @@ async fn discard(node: &Arc<Node>, slots: Vec<Slot>) {
     futures_util::future::join_all(slots.into_iter().map(|slot| claim::end(node, slot))).await;
 }
 
-/// Waits for a moment without requests, but not for ever. False when it is time to stop.
+/// Waits for a moment without requests, within bounds. False when it is time to stop.
 async fn quiet(node: &Node) -> bool {
     let since = Instant::now();
     while !node.warm.is_closing() {

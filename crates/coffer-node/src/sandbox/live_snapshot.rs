@@ -69,7 +69,7 @@ impl Owner {
         let sealing = blocking(move || {
             check_room(&node)?;
             let sealing = node.pool.prepare_seal(&entry.files_name(), &snapshot.to_string());
-            sealing.map_err(internal("make a place for its snapshot"))
+            sealing.map_err(internal("create a directory for its snapshot"))
         })
         .await?;
         let place = self.node.images.of_snapshot(snapshot);
@@ -77,7 +77,7 @@ impl Owner {
         let at_rest = async move {
             let sealed = tokio::task::spawn_blocking(move || sealing.seal());
             let sealed = sealed.await.map_err(|error| DumpError::AtRest(error.to_string()))?;
-            let doing = "make the snapshot of its files";
+            let doing = "create the snapshot of its files";
             sealed.map_err(|source| DumpError::Step { doing, source })
         };
         let started = Instant::now();
@@ -97,7 +97,7 @@ impl Owner {
                 let info = SnapshotInfo { memory: true, memory_bytes: image.bytes, ..files.info };
                 making.finish(Manifest { info, ..files })
             })();
-            finished.map_err(internal("keep its snapshot"))
+            finished.map_err(internal("store its snapshot"))
         })
         .await
     }

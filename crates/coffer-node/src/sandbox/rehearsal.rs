@@ -97,7 +97,7 @@ async fn perform(
             let copy = node.images.of_sandbox(&double.name().to_string());
             let opened = place
                 .share(&image, &copy, double.uid_base)
-                .map_err(internal("lay out the image of its memory"))?;
+                .map_err(internal("prepare the image of its memory"))?;
             Ok(Source { opened, program: place.program(), is_fork: true })
         })
         .await?

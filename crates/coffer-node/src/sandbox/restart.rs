@@ -1,4 +1,4 @@
-//! Ending the processes of a sandbox while its files stay, and starting it again on them.
+//! Ends the processes of a sandbox while its files stay, and starts it again on them.
 
 use coffer_wire::node::{NodeError, Reply};
 
@@ -18,14 +18,18 @@ impl Owner {
         // Write this before its processes end: a node that finds them dead in a running entry deletes the
         // files too.
         if let Err(error) = write_entry(&self.node, &self.entry, Durability::Cached).await {
-            tracing::warn!(sandbox.id = %self.id(), "stopping sandbox {}: {error}", self.id());
+            tracing::warn!(
+                sandbox.id = %self.id(),
+                "could not write journal entry before stopping sandbox {}: {error}",
+                self.id()
+            );
         }
         alive.end().await;
         self.node.network.end(self.id()).await;
         self.entry.phase = Phase::Stopped;
         let (node, entry) = (self.node.clone(), self.entry.clone());
         let stopped = blocking(move || {
-            // Sync before the server is told that its files are safe.
+            // Sync before the answer, which promises the server that the files are safe.
             node.pool.sync().map_err(internal("write its files out"))?;
             node.journal.write(&entry, Durability::Synced).map_err(internal("write the journal"))?;
             clear_run(&node, entry.name());

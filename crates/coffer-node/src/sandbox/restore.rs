@@ -1,4 +1,4 @@
-//! From an image of its memory back to a running sandbox.
+//! Restores a sandbox from an image of its memory.
 
 use std::fs;
 use std::io;
@@ -68,7 +68,7 @@ async fn restore_once(node: &Arc<Node>, entry: &Entry, source: &Source) -> Resul
     let work = async {
         came_back(&mut hook, &tool, first, source).await?;
         if !source.is_fork {
-            // The last moment at which its image is all that there is of it.
+            // Until here only its image exists, and no process of it has run.
             note_waking(node, entry, first).await?;
         }
         hook.go_on().map_err(internal("answer CRIU"))?;
@@ -136,7 +136,8 @@ async fn came_back(hook: &mut Hook, tool: &Watched, first: i32, source: &Source)
 
 /// Records that the processes of a hibernated sandbox are about to run.
 async fn note_waking(node: &Arc<Node>, entry: &Entry, first: i32) -> Result<(), NodeError> {
-    let process = identify(first, &node.host_boot_id).map_err(internal("look at its first process"))?;
+    let process =
+        identify(first, &node.host_boot_id).map_err(internal("read the state of its first process"))?;
     let waking = Entry { phase: Phase::Waking { process }, ..entry.clone() };
     write_entry(node, &waking, Durability::Synced).await
 }
@@ -235,14 +236,14 @@ async fn join(
         set_disk_limit(&node, &entry)?;
         cgroup.join(pid).map_err(internal("set its limits"))?;
         if let Some(gate) = gate {
-            rustix::io::write(&gate, b"go").map_err(|errno| internal("let CRIU go on")(errno.into()))?;
+            rustix::io::write(&gate, b"go").map_err(|errno| internal("let CRIU continue")(errno.into()))?;
         }
         Ok(())
     })
     .await
 }
 
-/// Sets the new network namespace up, before anything runs in it that could miss it.
+/// Sets up the new network namespace, before anything runs in it.
 async fn set_up(node: &Arc<Node>, first: i32) -> Result<(OwnedFd, Option<Listeners>), NodeError> {
     let families = node.network.families();
     blocking(move || {
@@ -250,13 +251,13 @@ async fn set_up(node: &Arc<Node>, first: i32) -> Result<(OwnedFd, Option<Listene
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map_err(|errno| internal("find its first process")(errno.into()))?;
         let listeners =
-            crate::network::set_up_in(pidfd.as_fd(), families).map_err(internal("set its network up"))?;
+            crate::network::set_up_in(pidfd.as_fd(), families).map_err(internal("set up its network"))?;
         Ok((pidfd, listeners))
     })
     .await
 }
 
-/// Hands the listener over. Once agentd has answered, the sandbox is back.
+/// Passes the listener to agentd. Once agentd has answered, the sandbox is restored.
 async fn go_on(
     node: &Arc<Node>,
     first: i32,
@@ -266,20 +267,21 @@ async fn go_on(
 ) -> Result<(Watched, crate::process::Process), NodeError> {
     let boot_id = node.host_boot_id.clone();
     let watched = Watched::new(pidfd, None).map_err(internal("watch its first process"))?;
-    let asked = watched.pidfd().try_clone_to_owned().map_err(internal("hold its first process"))?;
+    let asked =
+        watched.pidfd().try_clone_to_owned().map_err(internal("duplicate the pidfd of its first process"))?;
     let process = blocking(move || {
         if let Some(hostname) = hostname {
-            name_host(asked.as_fd(), &hostname).map_err(internal("name its host"))?;
+            name_host(asked.as_fd(), &hostname).map_err(internal("set its host name"))?;
         }
         memory::order(asked.as_fd(), first, ControlOrder::Open, Some(&listener))
             .map_err(internal("make agentd answer"))?;
-        identify(first, &boot_id).map_err(internal("look at its first process"))
+        identify(first, &boot_id).map_err(internal("read the state of its first process"))
     })
     .await?;
     Ok((watched, process))
 }
 
-/// Gives the machine that a process sees its name.
+/// Sets the host name in the namespace of a process.
 fn name_host(process: BorrowedFd<'_>, hostname: &str) -> io::Result<()> {
     std::thread::scope(|scope| {
         // A separate thread, which stays in that namespace until it ends.
@@ -310,7 +312,7 @@ fn ended_early(directory: &Path) -> NodeError {
 }
 
 fn killed_meanwhile() -> NodeError {
-    failed("its first process was killed meanwhile")
+    failed("its first process was killed during the restore")
 }
 
 fn too_slow() -> NodeError {

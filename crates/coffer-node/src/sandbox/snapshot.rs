@@ -1,4 +1,4 @@
-//! Keeping the files of a sandbox as they are at one moment.
+//! Saves the files of a sandbox as they are at one moment.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Owner {
         let prepared = blocking(move || {
             check_room(&node)?;
             let sealing = node.pool.prepare_seal(&entry.files_name(), &snapshot.to_string());
-            sealing.map_err(internal("make a place for its snapshot"))
+            sealing.map_err(internal("create a directory for its snapshot"))
         });
         let (paused, thawed) = seal(prepared.await?, running).await?;
         let (node, entry) = (self.node.clone(), self.entry.clone());
@@ -162,7 +162,7 @@ async fn seal(sealing: Sealing, running: Option<&SandboxCgroup>) -> Result<(Dura
         (Ok(()), thawed) => Ok((paused, thawed)),
         (Err(error), _) => {
             sealing.give_up();
-            Err(internal("make the snapshot")(error))
+            Err(internal("create the snapshot")(error))
         }
     }
 }

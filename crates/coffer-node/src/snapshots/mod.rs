@@ -78,7 +78,7 @@ enum Known {
     /// The server does not know it yet.
     Making,
     Made(Arc<Manifest>),
-    /// Its manifest is not as it was written.
+    /// Its manifest is damaged.
     Damaged(String),
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct Making {
 }
 
 impl Making {
-    /// Writes its manifest down; from here on it exists.
+    /// Writes its manifest; from here on it exists.
     pub(crate) fn finish(self, manifest: Manifest) -> io::Result<Arc<Manifest>> {
         manifest.write(&self.path)?;
         let manifest = Arc::new(manifest);
@@ -142,7 +142,7 @@ impl Snapshots {
             };
             // Keep its files for inspection until it is deleted.
             if let Known::Damaged(why) = &known {
-                tracing::error!("snapshot {id}: {why}");
+                tracing::error!("snapshot {id} cannot be used: {why}");
             }
             found.insert(id, known);
         }
@@ -253,5 +253,5 @@ fn lock(known: &Table) -> MutexGuard<'_, BTreeMap<SnapshotId, Known>> {
 }
 
 pub(crate) fn unknown(id: SnapshotId) -> NodeError {
-    NodeError::new(NodeErrorCode::UnknownSnapshot, format!("there is no snapshot {id}"))
+    NodeError::new(NodeErrorCode::UnknownSnapshot, format!("snapshot {id} not found"))
 }

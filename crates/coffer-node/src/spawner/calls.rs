@@ -9,17 +9,17 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Rule {
     Allow,
-    /// Programs take it for a right that they lack.
+    /// `EPERM`: programs treat it as a missing permission.
     NotPermitted,
-    /// Programs take it for a kernel without it, and do it another way.
+    /// `ENOSYS`: programs treat it as an older kernel, and use a fallback.
     Missing,
-    /// Answers that it was done.
+    /// Reports success and does nothing.
     Pretend,
     /// `clone`, without new namespaces.
     SameNamespaces,
-    /// `unshare`, likewise, where one bit more is a namespace.
+    /// `unshare`, without new namespaces; one more of its bits is a namespace.
     SameNamespacesAndTime,
-    /// Not those that type into terminals, or reach the pool.
+    /// `ioctl`, without requests that type into terminals or reach the pool.
     UsualIoctls,
     /// Unix, IPv4, IPv6, netlink, and of these only common protocols. Others are kernel code that sandboxes
     /// do not need; vsock would even reach past the network namespace, and packet sockets have rings of any
@@ -193,7 +193,7 @@ fn page() -> String {
      `COFFER_UPDATE=1 cargo test -p coffer-node --lib calls`. -->
 
 Every process of a sandbox runs under one filter. It knows the calls below; any other number, of a newer kernel or of
-another interface (32-bit, x32), gets `ENOSYS`, and programs do without as on an older kernel. Numbers are those of
+another interface (32-bit, x32), gets `ENOSYS`, and programs use a fallback, as on an older kernel. Numbers are those of
 x86_64 and aarch64; names that one of them lacks are left out there.
 The kernel itself lets `uretprobe` past every filter: it works only from the kernel's own code.
 "

@@ -23,7 +23,7 @@ impl OwnMounts {
         if !self.made {
             // SAFETY: the spawner has one thread.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }
-                .doing("make a mount namespace for layers")?;
+                .doing("create a mount namespace for layers")?;
             let downstream = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
             rustix::mount::mount_change("/", downstream).doing("keep layers out of the host's mounts")?;
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").doing("list the mounts")?;

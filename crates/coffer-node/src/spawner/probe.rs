@@ -43,7 +43,7 @@ pub(crate) enum ProbeError {
     Start(#[source] io::Error),
     #[error("the probe failed ({status}): {said}")]
     Failed { status: ExitStatus, said: String },
-    #[error("the probe's answer")]
+    #[error("could not parse the probe's answer")]
     Answer(#[from] serde_json::Error),
 }
 
@@ -215,7 +215,7 @@ impl<'a> Trials<'a> {
         let (upper, work) = (open("upper")?, open("work")?);
         if recipe.layers != LayerForm::Detached {
             for mount in [&lower, &writable] {
-                // They go with this process.
+                // They end with this process.
                 let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
                 rustix::mount::move_mount(mount, "", CWD, &writable_path, flags).doing("attach a layer")?;
             }

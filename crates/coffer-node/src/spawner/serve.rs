@@ -69,7 +69,7 @@ fn serve() -> Result<(), SetupError> {
                 return Ok(());
             };
             let request: SpawnRequest = serde_json::from_slice(&bytes)
-                .map_err(|_| SetupError::new("understand a request", Errno::PROTO))?;
+                .map_err(|_| SetupError::new("parse a request", Errno::PROTO))?;
             answer(socket, &request, descriptors, &mut tokens, &mut mounts)?;
         }
     }
@@ -155,13 +155,13 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
     let listener = descriptors.next().ok_or_else(|| SetupError::new("find a listener", Errno::PROTO))?;
     let gate = descriptors.next();
     if gate.is_some() != request.gated {
-        return Err(SetupError::new("find a gate where one is asked for", Errno::PROTO));
+        return Err(SetupError::new("match the gate's descriptor with the request", Errno::PROTO));
     }
     let cgroup = open_cgroup(request)?;
-    let (progress_read, progress_write) = packet::pair().doing("make a socket pair")?;
-    let (ours, theirs) = packet::pair().doing("make a socket pair")?;
+    let (progress_read, progress_write) = packet::pair().doing("create a socket pair")?;
+    let (ours, theirs) = packet::pair().doing("create a socket pair")?;
 
-    kernel::take_on_user(Uid::from_raw(request.uid_base)).doing("take on the sandbox's user")?;
+    kernel::take_on_user(Uid::from_raw(request.uid_base)).doing("switch to the sandbox's user")?;
     // SAFETY: the spawner has one thread.
     let cloned = unsafe { kernel::clone_into(NAMESPACES, cgroup.as_ref().map(AsFd::as_fd)) };
     if !matches!(cloned, Ok(Cloned::Child)) {
@@ -178,7 +178,7 @@ fn spawn(request: &SpawnRequest, descriptors: Vec<OwnedFd>) -> Result<Made, Setu
     match hand_over(request, pid, &ours) {
         Ok(plain_layers) => Ok(Made { pid, pidfd, progress: progress_read, plain_layers }),
         Err(error) => {
-            // Its token was never recorded, so the loop reaps it in silence.
+            // Its token was never recorded, so the loop reaps it without a report.
             let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
             Err(error)
         }

@@ -56,7 +56,7 @@ struct Shelf {
 struct Row {
     demand: Demand,
     ready: VecDeque<Slot>,
-    /// After a failure to make a slot.
+    /// After a failure to create a slot.
     not_before: Option<Instant>,
 }
 
@@ -92,7 +92,7 @@ impl Warm {
         self.shelf.lock()
     }
 
-    /// Whether a slot of this shape waits. Counts as asking for one.
+    /// Whether a slot of this shape waits. Counts as a request for one.
     pub(crate) fn ask(&self, shape: &Shape) -> bool {
         let mut shelf = self.shelf();
         shelf.last_ask = Some(Instant::now());
@@ -104,7 +104,8 @@ impl Warm {
         ready
     }
 
-    /// A slot of this shape, for good. The one that waited longest: its agentd is surely up.
+    /// Takes a slot of this shape, which never returns to the pool. The one that waited longest: its agentd
+    /// is surely up.
     pub(crate) fn take(&self, shape: &Shape) -> Option<Slot> {
         let slot = self.shelf().rows.iter_mut().find(|row| row.demand.shape == *shape)?.ready.pop_front();
         self.wanted.notify_one();
@@ -138,7 +139,10 @@ impl Warm {
             .and_then(|text| fs::write(&draft, text))
             .and_then(|()| fs::rename(&draft, &self.file));
         if let Err(error) = written {
-            tracing::warn!("could not remember what to keep ready in `{}`: {error}", self.file.display());
+            tracing::warn!(
+                "could not save the list of templates to keep warm in `{}`: {error}",
+                self.file.display()
+            );
         }
         self.wanted.notify_one();
     }

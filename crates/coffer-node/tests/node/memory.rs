@@ -339,7 +339,7 @@ async fn what_cannot_be_saved_goes_on() {
         .await;
     for _ in 0..2 {
         let error = node.engine.hibernate(sandbox.id).await.unwrap_err().to_string();
-        assert!(error.contains("goes on") && error.contains("notify"), "{error}");
+        assert!(error.contains("keeps running") && error.contains("notify"), "{error}");
         assert_eq!(state(&node, &sandbox).await, RunState::Running);
     }
     let error =
@@ -404,7 +404,7 @@ async fn without_criu_everything_else_works() {
     let (mut process, engine, stop_client) = home.start_process_with(&[("CRIU_PROGRAM", "/nowhere")]).await;
     let info = engine.info().await.unwrap();
     assert!(!info.capabilities.memory_snapshot);
-    assert!(info.memory_snapshot_lacks.unwrap().contains("no CRIU"));
+    assert!(info.memory_snapshot_lacks.unwrap().contains("CRIU is not installed"));
     let wanted = spec(small());
     let placement = engine.create(&wanted).await.unwrap();
     let sandbox = Sandbox { id: wanted.sandbox, placement };
@@ -412,7 +412,10 @@ async fn without_criu_everything_else_works() {
         engine.hibernate(sandbox.id).await.unwrap_err(),
         engine.snapshot(sandbox.id, SnapshotId::generate(), Memory::With).await.unwrap_err(),
     ] {
-        assert!(matches!(&refused, EngineError::Unsupported(why) if why.contains("no CRIU")), "{refused:?}");
+        assert!(
+            matches!(&refused, EngineError::Unsupported(why) if why.contains("CRIU is not installed")),
+            "{refused:?}"
+        );
     }
     assert_eq!(sandbox.output("echo here").await, "here");
     engine.destroy(sandbox.id).await.unwrap();

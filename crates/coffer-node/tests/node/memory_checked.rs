@@ -66,7 +66,7 @@ async fn an_image_that_cannot_be_restored_ends_nothing() {
     let (_, facts) = ask(&sandbox, "x").await;
     for count in [2, 3] {
         let error = engine.hibernate(sandbox.id).await.unwrap_err().to_string();
-        assert!(error.contains("goes on") && error.contains("could not be restored"), "{error}");
+        assert!(error.contains("keeps running") && error.contains("could not be restored"), "{error}");
         assert_eq!(engine.list().await.unwrap()[0].run, RunState::Running);
         assert!(!home.data_dir().join(format!("pool/m/{}", sandbox.id)).exists());
         assert_eq!(ask(&sandbox, "x").await, (count, facts.clone()));

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::client::Client;
 use super::seats::Holder;
 
-/// How long a body is read away, and how long between two pieces.
+/// How long a body is drained in all, and how long between two pieces.
 const WITHIN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -57,7 +57,7 @@ impl Drains {
         self.tasks.spawn(timeout(WITHIN, read_away));
     }
 
-    /// Waits for bodies that are read, once no client is connected any more.
+    /// Waits for bodies that are being drained, after the last client has disconnected.
     pub(crate) async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -66,7 +66,7 @@ impl Drains {
 
 /// A body whose rest is drained when it is dropped early.
 pub(crate) struct Drained {
-    /// There until this is dropped.
+    /// Present until this is dropped.
     body: Option<Incoming>,
     most: usize,
     client: Client,
@@ -79,7 +79,7 @@ impl Drained {
     }
 
     fn body(&self) -> &Incoming {
-        self.body.as_ref().expect("the body is there until this is dropped")
+        self.body.as_ref().expect("the body is present until this is dropped")
     }
 }
 
@@ -91,7 +91,7 @@ impl Body for Drained {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let body = self.body.as_mut().expect("the body is there until this is dropped");
+        let body = self.body.as_mut().expect("the body is present until this is dropped");
         Pin::new(body).poll_frame(cx)
     }
 

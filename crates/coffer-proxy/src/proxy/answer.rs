@@ -26,7 +26,7 @@ pub(super) enum Refusal {
     TooSlow,
     TokenMissing,
     TokenWrong,
-    /// A pause or resume is under way.
+    /// A pause or resume is in progress.
     Transitioning,
     /// Every connection that a sandbox may have is in use.
     TooManyConnections,
@@ -80,7 +80,7 @@ impl Refusal {
             Self::NotTls => "The sandbox's port is set to HTTPS but did not answer in TLS",
             Self::TooSlow => "The sandbox did not answer in time",
             Self::TokenMissing => {
-                "The sandbox takes traffic only with its token in the header e2b-traffic-access-token"
+                "The sandbox accepts traffic only with its token in the header e2b-traffic-access-token"
             }
             Self::TokenWrong => "The traffic access token is not this sandbox's",
             Self::Transitioning => "The sandbox is still transitioning. Try again in a moment.",
@@ -88,8 +88,8 @@ impl Refusal {
             Self::ProjectConnections => {
                 "The project holds its share of the server's connections. Try again in a moment."
             }
-            Self::NoRoom => "There is no room to resume the sandbox now",
-            Self::NoSuchRoute => "There is no such route",
+            Self::NoRoom => "The host has no room to resume the sandbox now",
+            Self::NoSuchRoute => "Route not found",
             Self::BadSignature => "invalid signature",
             Self::OwnPath => {
                 "The path is one of the server's own. Address the sandbox by host name: <port>-<id>.<domain>"

@@ -26,7 +26,7 @@ pub(super) async fn join(
         switched = switched => match switched {
             Ok(sides) => sides,
             Err(error) => {
-                tracing::debug!("an upgrade did not happen: {error:?}");
+                tracing::debug!("could not upgrade a connection: {error:?}");
                 return;
             }
         },

@@ -250,9 +250,9 @@ async fn a_person_watches_picks_and_cancels() {
     for (pick, why) in [
         (json!({"entry": 2}), "cannot win"),
         (json!({"entry": 9}), "no entry 9"),
-        (json!({"entry": "one"}), "does not fit"),
-        (json!({"entry": 1, "force": true}), "does not fit"),
-        (json!({}), "does not fit"),
+        (json!({"entry": "one"}), "is invalid"),
+        (json!({"entry": 1, "force": true}), "is invalid"),
+        (json!({}), "is invalid"),
     ] {
         let refused = app.post(&format!("{path}/winner"), pick.clone()).await.expect(422).json();
         assert!(refused["message"].as_str().unwrap().contains(why), "{pick}: {refused}");
@@ -309,9 +309,9 @@ async fn what_cannot_be_begun_is_refused_and_leaves_nothing() {
         (entry(json!({"budget": -1})), 422, "budget"),
         (entry(json!({"label": "x".repeat(101)})), 422, "entries[0].label"),
         (json!({"budget": 0}), 422, "budget"),
-        (json!({"rule": "random"}), 422, "does not fit"),
+        (json!({"rule": "random"}), 422, "is invalid"),
         (json!({"decide_within_s": 59}), 422, "decide_within_s"),
-        (json!({"colour": "red"}), 422, "does not fit"),
+        (json!({"colour": "red"}), 422, "is invalid"),
     ] {
         let mut body = race(&agent, &["one"]);
         body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());

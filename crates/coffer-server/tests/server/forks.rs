@@ -252,7 +252,7 @@ async fn children_have_the_secrets_that_were_granted_and_no_others() {
     let (forked, env, rules) = child(json!({"inherit_secrets": true, "memory": true})).await;
     assert_eq!((env["TOKEN"].as_str(), rules, &forked["memory"]), ("value-of-github", 2, &json!(true)));
     let unknown = app.post(&path, json!({"secrets": {"X": "unknown"}})).await.expect(422).json();
-    assert_eq!(unknown["message"], "there is no secret 'unknown'", "nothing was made");
+    assert_eq!(unknown["message"], "secret 'unknown' not found", "nothing was made");
 }
 
 #[tokio::test]

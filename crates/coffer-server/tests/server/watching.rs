@@ -80,7 +80,7 @@ async fn an_agent_that_is_gone_is_found_out() {
     // After a restart the first check comes at once.
     app.restart(async |app| app.engine.die_silently(id.parse().unwrap())).await;
     let state = app.ended(&id).await;
-    assert_eq!(state, SandboxState::Error { fault: Fault::Died { message: "its agent ended".into() } });
+    assert_eq!(state, SandboxState::Error { fault: Fault::Died { message: "its agentd ended".into() } });
     app.assert_empty().await;
 }
 

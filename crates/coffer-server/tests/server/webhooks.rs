@@ -283,8 +283,8 @@ async fn a_receiver_that_does_not_take_it_is_tried_again_and_then_given_up() {
         (Mood::Status(500), json!(500), "500"),
         (Mood::Redirects, json!(302), "redirects are not followed"),
         (Mood::Hangs, json!(null), "no answer within 1.5 s"),
-        (Mood::Lies, json!(null), "did not answer in HTTP"),
-        (Mood::HangsUp, json!(null), "did not answer in HTTP"),
+        (Mood::Lies, json!(null), "the HTTP exchange failed"),
+        (Mood::HangsUp, json!(null), "the HTTP exchange failed"),
     ] {
         let receiver = Receiver::start(mood).await;
         let (path, _) = made(&app, &receiver.url(), &["task.created"]).await;

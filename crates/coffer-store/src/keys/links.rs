@@ -20,7 +20,7 @@ impl Store {
         project: ProjectId,
         lasting_ms: Millis,
     ) -> Result<ApiKeySecret, StoreError> {
-        const DOING: &str = "make a link to sign in with";
+        const DOING: &str = "create a sign-in link";
         let secret = ApiKeySecret::generate(LINK_MARK);
         let made = secret.clone();
         let link = NewKey {

@@ -11,7 +11,7 @@ use crate::database::Durability;
 use crate::error::Doing;
 use crate::{Operator, Store, StoreError, competitions, events, now_ms, tasks};
 
-const TAKE: &str = "take up runs";
+const TAKE: &str = "take runs";
 const WATCH: &str = "watch runners";
 
 /// How long a run waits after its runner died, in units: nothing at first, then longer each time, so that a

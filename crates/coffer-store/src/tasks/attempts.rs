@@ -144,7 +144,7 @@ impl Store {
 
     /// Records the progress of an attempt, if `fence` is still the run's.
     pub async fn note_attempt(&self, run: RunId, fence: i64, note: AttemptNote) -> Result<(), JournalError> {
-        let write = self.database().write("write down an attempt", move |connection| {
+        let write = self.database().write("record an attempt", move |connection| {
             Box::pin(async move { put_note(connection, run, fence, note).await })
         });
         write.await
@@ -252,7 +252,7 @@ async fn put_note(
     fence: i64,
     note: AttemptNote,
 ) -> Result<(), JournalError> {
-    const DOING: &str = "write down an attempt";
+    const DOING: &str = "record an attempt";
     runs::hold(connection, run, fence).await?;
     let event = Event::TaskProgress(TaskProgress {
         run,
@@ -373,7 +373,7 @@ pub(crate) async fn run_ended(
     let attention = match attention {
         None if ended == RunState::Done && any_unheard(connection, task).await? => {
             let message =
-                "something was said while the attempt was ending: start the next one to have it heard";
+                "a message arrived while the attempt was ending: start another attempt to deliver it";
             Some(Attention { code: StepCode::UnheardMessages.into(), message: message.into(), step: None })
         }
         attention => attention,

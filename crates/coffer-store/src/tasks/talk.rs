@@ -44,7 +44,7 @@ impl Store {
         body: &str,
         about: Option<Value>,
     ) -> Result<TaskMessage, TaskError> {
-        const DOING: &str = "say something to a task";
+        const DOING: &str = "send a message to a task";
         let (scope, author, body) = (*scope, author.to_string(), storable(body));
         let say = self.database().write(DOING, move |connection| {
             Box::pin(async move {
@@ -88,7 +88,7 @@ impl Store {
         task: TaskId,
         after: i64,
     ) -> Result<Vec<TaskMessage>, StoreError> {
-        let hear = self.database().write("hear what was said", move |connection| {
+        let hear = self.database().write("read the messages of a task", move |connection| {
             Box::pin(async move {
                 let sql = format!(
                     "SELECT {COLUMNS} FROM task_messages WHERE task_id = $1 AND run_id = $2 AND number > $3
@@ -195,7 +195,7 @@ pub(super) async fn give_back(
     .bind(run)
     .execute(connection)
     .await
-    .doing("give back what was said")?;
+    .doing("return undelivered messages")?;
     Ok(())
 }
 

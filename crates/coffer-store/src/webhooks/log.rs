@@ -192,7 +192,7 @@ impl Store {
     /// Deletes up to `batch` deliveries of deleted webhooks, and webhooks that have none left. Returns how
     /// many deliveries.
     pub async fn clear_removed_webhooks(&self, _: &Operator, batch: u32) -> Result<u64, StoreError> {
-        const CLEAR: &str = "clear removed webhooks";
+        const CLEAR: &str = "delete removed webhooks";
         let clear = self.database().write(CLEAR, move |connection| {
             Box::pin(async move {
                 let removed = sqlx::query(

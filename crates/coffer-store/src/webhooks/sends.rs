@@ -10,7 +10,7 @@ use crate::error::Doing;
 use crate::{Operator, Secret, Store, StoreError, WebhookKey, events};
 
 const QUEUE: &str = "queue deliveries";
-const SEND: &str = "take up deliveries";
+const SEND: &str = "take deliveries";
 /// Tasks in one query.
 const ASKED_AT_ONCE: usize = 100;
 

@@ -17,12 +17,12 @@ pub enum GitError {
     Forge(#[from] ForgeError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("there is no repository {0}")]
+    #[error("repository {0} not found")]
     NoRepository(String),
     /// The base branch does not exist.
-    #[error("repository `{repository}` has no branch `{branch}` to begin from")]
+    #[error("repository `{repository}` has no branch `{branch}` to start from")]
     NoBase { repository: String, branch: String },
-    #[error("nothing was changed since the last commit")]
+    #[error("nothing has changed since the last commit")]
     NothingToCommit,
     /// The git program inside failed.
     #[error("{message}")]
@@ -30,7 +30,7 @@ pub enum GitError {
     /// The request is refused before git runs.
     #[error("{}", .0.message)]
     Refused(Refusal),
-    #[error("a step of the server's own broke")]
+    #[error("internal error")]
     Broken,
 }
 
@@ -51,7 +51,7 @@ pub enum Cause {
 }
 
 impl GitError {
-    /// Whether the same may work soon without any change.
+    /// Whether a retry may succeed soon without any change.
     pub const fn is_transient(&self) -> bool {
         match self {
             Self::Exec(error) => error.is_transient(),

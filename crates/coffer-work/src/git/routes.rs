@@ -89,7 +89,7 @@ impl Git {
         let unusable = |what: &str| {
             Refusal::new(
                 Code::Conflict,
-                format!("repository `{}` has {what} that the gate cannot use", row.name),
+                format!("repository `{}` has {what} that the git gate cannot use", row.name),
             )
         };
         Ok(GitRoute {
@@ -138,7 +138,11 @@ impl Git {
             }
             let session = own_session(&operator, record.clone());
             if let Err(error) = self.open_gate(&session, "", None).await {
-                tracing::warn!(sandbox.id = %sandbox, "could not renew the repositories of sandbox {sandbox}: {}", error);
+                tracing::warn!(
+                    sandbox.id = %sandbox,
+                    "could not renew the git routes of sandbox {sandbox}: {}",
+                    error
+                );
             }
         }
         Ok(())

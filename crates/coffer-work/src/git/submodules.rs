@@ -107,7 +107,7 @@ impl Git {
         which: Submodules,
     ) -> Result<Option<String>, GitError> {
         let words = ["submodule", "--quiet", "init", "--", &module.path];
-        self.git_well(session, at, "begin with a submodule", &words, Run::default()).await?;
+        self.git_well(session, at, "initialise a submodule", &words, Run::default()).await?;
         if let Some(own) = own
             && self.let_in(session, inner, own, which).await?
         {

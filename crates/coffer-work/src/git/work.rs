@@ -50,8 +50,8 @@ impl Git {
         Ok((branch, commit))
     }
 
-    /// Commits what was changed, and has the branch at it; what was committed inside comes along. Returns the branch's
-    /// commit, or none where it has nothing that its base on the forge has not.
+    /// Commits all changes and moves the branch to that commit, with commits that were made inside. Returns
+    /// the branch's commit, or `None` if its base on the forge already has everything.
     pub async fn commit_work(
         &self,
         session: &Session,
@@ -110,8 +110,8 @@ impl Git {
         Ok(self.place(session, Some(repository)).await?.remote.path)
     }
 
-    /// Moves the branch to the checked-out commit, if that builds on it: the program inside may have switched
-    /// to another branch. Returns the commit.
+    /// Moves the branch to the checked-out commit, if that is based on it: the program inside may have
+    /// switched to another branch. Returns the commit.
     pub async fn bring_onto(
         &self,
         session: &Session,
@@ -132,7 +132,7 @@ impl Git {
             } else {
                 let there = there.map_or_else(|| "a commit".to_string(), |other| format!("branch `{other}`"));
                 let message =
-                    format!("{there} is checked out, which does not build on branch `{branch}` of the task");
+                    format!("{there} is checked out, which is not based on the task's branch `{branch}`");
                 return Err(Refusal::new(Code::GitFailed, message).into());
             }
         }

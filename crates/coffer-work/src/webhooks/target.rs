@@ -28,7 +28,7 @@ pub enum Reach {
 pub enum BadTarget {
     #[error("must be at most {LONGEST_URL} plain characters without a fragment (`#`)")]
     Letters,
-    #[error("is no URL")]
+    #[error("is not a URL")]
     Malformed,
     #[error("must begin with https:// and a host")]
     NoHost,
@@ -39,15 +39,15 @@ pub enum BadTarget {
          `webhooks.local_targets`"
     )]
     Plain,
-    #[error("must have no user or password in it")]
+    #[error("must not contain a user or password")]
     User,
     #[error("must name a host and, where it has one, a port above 0")]
     Port,
-    #[error("`{host}` is public, where nothing is sent without TLS")]
+    #[error("`{host}` is a public host, which needs https://")]
     PlainToPublic { host: String },
-    #[error("`{host}` is at a {class} address, which the operator has to allow by `webhooks.local_targets`")]
+    #[error("`{host}` has a {class} address, which the operator must allow by `webhooks.local_targets`")]
     Near { host: String, class: Class },
-    #[error("`{host}` is at a {class} address, where nothing is sent")]
+    #[error("`{host}` has a {class} address, to which the server sends nothing")]
     Never { host: String, class: Class },
 }
 

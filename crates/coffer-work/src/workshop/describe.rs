@@ -30,7 +30,7 @@ impl PullText {
     pub fn of(work: WorkDone<'_>) -> Self {
         let model = work.model.map(|model| format!(" ({})", code(model))).unwrap_or_default();
         let check = match work.check {
-            None => "none asked for".to_string(),
+            None => "none requested".to_string(),
             Some((command, checked)) => {
                 let command = code(&command.chars().take(LONGEST_COMMAND).collect::<String>());
                 match (checked.passed, checked.exit_code) {

@@ -13,8 +13,8 @@ use crate::git::{Git, GitError, Session};
 use coffer_fleet::output::Patterns;
 use coffer_fleet::{Record, describe};
 
-/// How long to retry an operation whose obstacle may pass by itself: a part of the installation is away,
-/// another git holds a lock.
+/// How long to retry an operation whose obstacle may pass by itself: a part of the installation is
+/// unreachable, another git process holds a lock.
 const PATIENCE: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -76,7 +76,7 @@ impl Workbench {
             }
             Some((SandboxState::Error { fault }, _)) => describe(&fault),
             Some((SandboxState::Terminated { reason }, _)) => reason.as_str().to_string(),
-            _ => "it is not on record".to_string(),
+            _ => "the server has no record of it".to_string(),
         };
         let message = format!("sandbox {} ended before the work in it was done: {why}", at.sandbox);
         Err(StepError::fatal(StepCode::SandboxLost, message))
@@ -134,7 +134,7 @@ impl Workbench {
                 return Ok(());
             }
             if since.elapsed() > LEFT_OVER {
-                let message = "a program that was started earlier in the sandbox does not end";
+                let message = "an earlier program in the sandbox does not end";
                 return Err(StepError::transient(StepCode::StillRunning, message));
             }
             tokio::time::sleep(LOOK).await;

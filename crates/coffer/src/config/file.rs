@@ -70,8 +70,8 @@ impl Schema {
         let known = self.settings.iter().map(|setting| &setting.path);
         let known = known.chain(self.sections.iter().map(|section| &section.path));
         match nearest(path, known.map(String::as_str)) {
-            Some(name) => format!("there is no setting `{path}`; did you mean `{name}`?"),
-            None => format!("there is no setting `{path}`; `coffer config show` lists them all"),
+            Some(name) => format!("unknown setting `{path}`; did you mean `{name}`?"),
+            None => format!("unknown setting `{path}`; `coffer config show` lists them all"),
         }
     }
 }
@@ -79,7 +79,7 @@ impl Schema {
 /// The known name that is most like `name`, if any is.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_string();
-    // The right key under the wrong section is as likely as a slip of the finger.
+    // The right key under the wrong section is as likely as a typo.
     let likeness = |other: &str| {
         strsim::jaro_winkler(name, other).max(strsim::jaro_winkler(&last(name), &last(other)) - 0.05)
     };

@@ -24,14 +24,13 @@ memory = \"1GiB\"
 idle_timeout = \"30m\"
 ```
 
-The variable of `section.key` is `COFFER_SECTION_KEY`; some have a second one, over which the first wins. An
+The variable of `section.key` is `COFFER_SECTION_KEY`; some settings have a second variable, and the first wins. An
 empty variable counts as unset. `--set section.key=value` sets those without their own flag.
 
 - A **duration** is written with units: `\"90s\"`, `\"1h 30m\"`, `\"7d\"`.
 - A **size** is written with a unit or in bytes: `\"512MiB\"`, `\"2GB\"`.
 - A **list** has commas between its items in flags and environment.
-- A **secret** is never shown. Make a file with one readable only by its owner (`chmod 600`), and prefer file or
-  environment to flags, which every user of the machine can read. `coffer up` passes settings to its parts by a
+- A **secret** is never shown. Make a file that contains one readable only by its owner (`chmod 600`). Prefer the file or the environment to flags, which every user of the machine can read. `coffer up` passes settings to its parts by a
   pipe, not by arguments or environment.
 ";
 

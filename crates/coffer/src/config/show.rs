@@ -21,7 +21,7 @@ enum ConfigVerb {
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Only what is not as by default
+        /// Show only settings that differ from the default
         #[arg(long)]
         changed: bool,
         #[command(flatten)]
@@ -53,7 +53,7 @@ impl Config {
                     .as_ref()
                     .map_or("no file".to_string(), |path| format!("`{}`", path.display()));
                 let given = resolved.origins.len();
-                printer::line(format_args!("the settings are valid: {given} given, {file} read"));
+                printer::line(format_args!("the settings are valid: {given} set, {file} read"));
             }
         }
         Ok(())

@@ -71,13 +71,13 @@ fn names_that_are_none_are_refused_with_line_and_nearest_name() {
     let file = "listn = \"1.1.1.1:1\"\n\n[sandbox]\ncpu = 3\n\n[quux]\nx = 1\n";
     assert_eq!(
         given(file).refused(),
-        "FILE:1: there is no setting `listn`; did you mean `listen`?\n       \
-         FILE:4: there is no setting `sandbox.cpu`; did you mean `sandbox.cpus`?\n       \
-         FILE:6: there is no setting `quux`; `coffer config show` lists them all"
+        "FILE:1: unknown setting `listn`; did you mean `listen`?\n       \
+         FILE:4: unknown setting `sandbox.cpu`; did you mean `sandbox.cpus`?\n       \
+         FILE:6: unknown setting `quux`; `coffer config show` lists them all"
     );
     assert_eq!(
         given("").set("node.pool=1").refused(),
-        "--set: there is no setting `node.pool`; did you mean `node.pool_size`?"
+        "--set: unknown setting `node.pool`; did you mean `node.pool_size`?"
     );
     assert_eq!(given("sandbox = 1\n").refused(), "FILE:1: `sandbox` is a section: write `[sandbox]`");
     assert!(given("a = = 1\n").refused().starts_with("FILE:1: this is not TOML"));

@@ -31,7 +31,7 @@ pub(super) fn close_inherited() -> anyhow::Result<()> {
 pub(super) fn lose_files(over: &Path) -> anyhow::Result<()> {
     let none: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)
-        .context("could not make namespaces for egress")?;
+        .context("could not create namespaces for egress")?;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
         .context("could not detach the mounts")?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -52,7 +52,7 @@ pub(super) fn lose_capabilities() -> anyhow::Result<()> {
         match remove_capability_from_bounding_set(capability) {
             // Newer than this kernel.
             Ok(()) | Err(rustix::io::Errno::INVAL) => {}
-            Err(error) => return Err(error).context("could not give up a capability"),
+            Err(error) => return Err(error).context("could not drop a capability"),
         }
     }
     Ok(())
@@ -66,7 +66,7 @@ pub(super) fn dump_no_core() -> anyhow::Result<()> {
 
 /// Restricts all threads of this process to the calls that serving needs. All others fail with EPERM.
 pub(super) fn restrict_calls() -> anyhow::Result<()> {
-    let program = program().context("could not make the system call filter")?;
+    let program = program().context("could not build the system call filter")?;
     seccompiler::apply_filter_all_threads(&program).context("could not restrict system calls")
 }
 

@@ -19,14 +19,15 @@ pub(super) fn load(dir: &DataDir) -> anyhow::Result<AuthorityText> {
     if let (Ok(certificate), Ok(key)) = (fs::read_to_string(&certificate), fs::read_to_string(&key)) {
         return Ok(AuthorityText { certificate, key });
     }
-    let made = AuthorityText::generate().context("could not make this installation's authority")?;
+    let made =
+        AuthorityText::generate().context("could not create this installation's certificate authority")?;
     // Write the key first: a certificate without a key is replaced.
     dir.write_secret(&key, &made.key)?;
     dir.write_secret(&certificate, &made.certificate)?;
     Ok(made)
 }
 
-/// The certificates to believe, as PEM: the machine's own, and those of an operator's file.
+/// The certificates to trust, as PEM: the machine's own, and those of an operator's file.
 pub(super) fn roots(extra: Option<&Path>) -> anyhow::Result<String> {
     let mut roots = BUNDLES.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
     if let Some(path) = extra {

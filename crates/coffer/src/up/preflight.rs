@@ -1,4 +1,4 @@
-//! Before `up` says "ready": one sandbox is created, used and destroyed.
+//! Creates, uses and destroys one sandbox before `up` reports that it is ready.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::privilege::Identity;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Plan {
-    /// Proves that sandboxes work here; an error where they never will.
+    /// Proves that sandboxes work here; an error if they never will.
     pub(super) async fn preflight(
         &self,
         dir: &DataDir,
@@ -38,7 +38,7 @@ impl Plan {
             }
             Err(Fails { why, .. }) => Err(HostUnusable::new(
                 format!("this host cannot run sandboxes: {why}"),
-                "the log above names what the kernel lacks; docs/kernels.md has the table",
+                "the log above lists the kernel features that are missing; docs/kernels.md explains them",
             )
             .into()),
         }

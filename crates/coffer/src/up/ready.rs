@@ -13,11 +13,13 @@ pub(super) fn check(ready: &Ready, listen: SocketAddr) -> anyhow::Result<()> {
     let Ready { listen: told, api_key, operator_key, link } = ready;
     // Port 0 lets the system choose one.
     if told.ip() != listen.ip() || (listen.port() != 0 && told.port() != listen.port()) {
-        anyhow::bail!("the server says that it listens at {told}, not at {listen}");
+        anyhow::bail!("the server listens at {told}, not at {listen}");
     }
     for (what, text) in [("API key", api_key), ("operator's key", operator_key), ("sign-in token", link)] {
         if text.as_deref().is_some_and(|text| !is_word(text)) {
-            anyhow::bail!("the {what} that the server handed over is not of letters, digits, `_` and `-`");
+            anyhow::bail!(
+                "the {what} from the server has characters other than letters, digits, `_` and `-`"
+            );
         }
     }
     Ok(())

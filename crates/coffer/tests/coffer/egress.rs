@@ -88,5 +88,5 @@ fn run_dir(pid: Pid) -> PathBuf {
 /// How often a node has begun to give orders.
 fn orders(data: &Path) -> usize {
     let log = std::fs::read_to_string(data.with_extension("log")).unwrap();
-    log.matches("a node gives the orders").count()
+    log.matches("node connected").count()
 }

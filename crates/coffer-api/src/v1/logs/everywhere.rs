@@ -55,7 +55,7 @@ pub(in crate::v1) async fn find(
     Query(query): Query<LogQuery>,
 ) -> Result<Json<Page<FoundLine>>, ApiError> {
     let spot = query.cursor.as_deref().map(str::parse::<Spot>).transpose();
-    let spot = spot.map_err(|()| ApiError::invalid("cursor", "is not one that this server gave out"))?;
+    let spot = spot.map_err(|()| ApiError::invalid("cursor", "is not a cursor of this server"))?;
     let search = Search::of(&query, |_| Ok(Place::default()))?;
     let mut seen = Seen { app, caller, search, left: MOST_SEARCHED, found: Vec::new() };
     let mut after = None;

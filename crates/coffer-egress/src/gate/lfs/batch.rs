@@ -117,10 +117,10 @@ impl Batch {
         seal: &Seal,
         now_ms: Millis,
     ) -> Result<Rewritten, String> {
-        let strange = || "its answer to a batch of Git LFS cannot be understood".to_string();
+        let strange = || "its answer to a batch of Git LFS cannot be parsed".to_string();
         let told: Answer = serde_json::from_slice(answer).map_err(|_| strange())?;
         if told.transfer.is_some_and(|name| name != lfs::BASIC) {
-            return Err("it wants Git LFS objects moved in a way that does not pass".to_string());
+            return Err("it requires a Git LFS transfer that is not supported here".to_string());
         }
         if told.hash_algo.is_some_and(|name| name != lfs::SHA256) {
             return Err(strange());
@@ -133,7 +133,7 @@ impl Batch {
         // One entry for each requested object, and for no other.
         let objects = self.objects.iter().map(|(oid, size)| {
             let actions = match known.get(oid.as_str()) {
-                None => Err((502, "the forge does not tell of this object".to_string())),
+                None => Err((502, "the forge's answer lacks this object".to_string())),
                 Some(told) => self.object(oid, *size, told, route, seal, now_ms, &mut refused),
             };
             match actions {
@@ -162,7 +162,7 @@ impl Batch {
     ) -> Result<BTreeMap<String, lfs::Action>, (u16, String)> {
         if let Some(error) = &told.error {
             let code = error.code.filter(|code| (400..600).contains(code)).unwrap_or(502);
-            return Err((code, plain(error.message.as_deref().unwrap_or("the forge does not say why"))));
+            return Err((code, plain(error.message.as_deref().unwrap_or("the forge gave no reason"))));
         }
         let actions = match self.operation {
             Operation::Download => &[("download", seal::Action::Download)][..],

@@ -71,7 +71,7 @@ async fn sandboxes_that_cannot_be_reached_are_told_apart() {
     for (route, status, message) in [
         (Route::NotFound, 502, "The sandbox was not found"),
         (Route::Transitioning, 409, "The sandbox is still transitioning. Try again in a moment."),
-        (Route::Busy, 429, "There is no room to resume the sandbox now"),
+        (Route::Busy, 429, "The host has no room to resume the sandbox now"),
         // The directory says that it runs, but its socket is gone.
         (Route::Running(world.target.clone()), 502, "The sandbox was not found"),
     ] {
