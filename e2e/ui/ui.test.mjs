@@ -36,7 +36,7 @@ test('the link that `coffer up` prints signs in, once', async () => {
 
   const second = await openPage()
   await second.goto(link)
-  await second.getByRole('alert').getByText('This link was used already').waitFor()
+  await second.getByRole('alert').getByText('This link was already used').waitFor()
   await second.context().close()
   await page.context().close()
 })
@@ -292,13 +292,27 @@ test('the board: moved by mouse and by keys, and another browser sees it', async
   await page.keyboard.press('Space')
   await eventually(async () => (await order()).join() === [before[1], before[0], before[2]].join(), order)
 
-  const grip = await page.getByRole('button', { name: 'Move second thing' }).boundingBox()
+  // A card may still be on its way to its new place, and the grip with it: take hold again until the page says so.
+  await eventually(async () => {
+    const grip = await page.getByRole('button', { name: 'Move second thing' }).boundingBox()
+    await page.mouse.move(grip.x + 5, grip.y + 5)
+    await page.mouse.down()
+    await page.mouse.move(grip.x + 40, grip.y + 20, { steps: 4 })
+    const taken = await told
+      .filter({ hasText: /^(Picked up second thing|second thing is over)/ })
+      .waitFor({ state: 'attached', timeout: 1000 })
+      .then(
+        () => true,
+        () => false,
+      )
+    if (!taken) await page.mouse.up()
+    return taken
+  }, 'the mouse takes the card')
   const target = await page.getByRole('region', { name: 'Done', exact: true }).boundingBox()
-  await page.mouse.move(grip.x + 5, grip.y + 5)
-  await page.mouse.down()
-  await page.mouse.move(grip.x + 40, grip.y + 20, { steps: 4 })
   await page.mouse.move(target.x + target.width / 2, target.y + 70, { steps: 8 })
+  await told.filter({ hasText: /second thing is over .*Done\./ }).waitFor({ state: 'attached' })
   await page.mouse.up()
+  await column(page, 'Done').filter({ hasText: 'second thing' }).waitFor()
   const dropped = performance.now()
   await column(other, 'Done').filter({ hasText: 'second thing' }).waitFor()
   t.diagnostic(`another browser shows a move after ${Math.round(performance.now() - dropped)} ms`)

@@ -4,6 +4,7 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useMutation } from "@tanstack/react-query";
 import {
   closestCorners,
+  pointerWithin,
   DndContext,
   DragOverlay,
   KeyboardSensor,
@@ -12,6 +13,7 @@ import {
   useSensor,
   useSensors,
   type Announcements,
+  type CollisionDetection,
   type DragEndEvent,
   type UniqueIdentifier,
 } from "@dnd-kit/core";
@@ -213,6 +215,13 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
   );
 }
 
+/** A mouse drops where it points: corners of a tall, empty column are farther away than those of a card next to it.
+ *  Keys have no pointer, so corners decide for them. */
+const under: CollisionDetection = (drag) => {
+  const pointed = pointerWithin(drag);
+  return pointed.length > 0 ? pointed : closestCorners(drag);
+};
+
 export function Board() {
   // What is looked at is in the address, so that it can be sent to somebody, and come back to.
   const {
@@ -355,7 +364,7 @@ export function Board() {
         <DndContext
           sensors={sensors}
           accessibility={{ announcements }}
-          collisionDetection={closestCorners}
+          collisionDetection={under}
           onDragStart={({ active }) => setDragged(String(active.id))}
           onDragCancel={() => setDragged(undefined)}
           onDragEnd={drop}
