@@ -52,6 +52,12 @@ impl Accounts {
         Self::read().map_err(NoAccount::Unreadable)?.account(name).ok_or(NoAccount::Unknown)
     }
 
+    /// The number of a group.
+    pub(crate) fn find_group(name: &str) -> Option<u32> {
+        let database = read_database("/etc/group").unwrap_or_default();
+        number_of_group(&database, name)
+    }
+
     fn account(&self, name: &str) -> Option<Account> {
         if name.is_empty() {
             return None;
@@ -115,6 +121,13 @@ fn name_of(database: &str, number: u32) -> String {
         .unwrap_or_else(|| number.to_string())
 }
 
+fn number_of_group(database: &str, name: &str) -> Option<u32> {
+    database.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (!name.is_empty() && fields.next()? == name).then(|| fields.nth(1).and_then(id))?
+    })
+}
+
 /// `-1` as an id means "leave as it is" to the kernel, so it is not an id.
 fn id(field: &str) -> Option<u32> {
     field.parse().ok().filter(|id| *id != u32::MAX)
@@ -167,6 +180,15 @@ mod tests {
         let accounts = accounts();
         for name in ["", "broken", "bad", "stranger", "use"] {
             assert_eq!(accounts.account(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn groups_have_numbers() {
+        let group = accounts().group;
+        assert_eq!(number_of_group(&group, "sudo"), Some(27));
+        for name in ["", "nobody", "stranger", "sud"] {
+            assert_eq!(number_of_group(&group, name), None, "{name}");
         }
     }
 

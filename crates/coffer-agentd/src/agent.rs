@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -32,6 +33,8 @@ pub(crate) struct Agent {
     pub(crate) journal: Arc<Journal>,
     pub(crate) watchers: Arc<Watchers>,
     pub(crate) meter: Meter,
+    /// Whether a server has initialised it; saved and restored with us.
+    has_begun: AtomicBool,
 }
 
 impl Agent {
@@ -43,6 +46,7 @@ impl Agent {
             journal,
             watchers: Arc::default(),
             meter: Meter::start(),
+            has_begun: AtomicBool::new(false),
         })
     }
 
@@ -61,6 +65,16 @@ impl Agent {
             leave_marks(Path::new("/run/e2b"), &init);
         }
         *self.init.write() = Arc::new(init);
+    }
+
+    /// Starts the template's service with the first `init` in the life of this process: a service that was saved
+    /// and restored with us runs already.
+    pub(crate) async fn begin_service(&self) {
+        let init = self.init();
+        let is_first = !self.has_begun.swap(true, Ordering::Relaxed);
+        if let Some(service) = init.start.as_ref().filter(|_| is_first) {
+            self.processes.begin_service(service, &init).await;
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::account::Account;
 
 pub use crate::connect::fuzz_envelope as envelope;
 pub use crate::files::fuzz_multipart as multipart;
+pub use crate::unpack::fuzz_archive as archive;
 
 /// Resolves a path, a home and a working directory that a client or a program inside chose.
 pub fn path(data: &[u8]) {
@@ -47,6 +48,11 @@ mod tests {
     #[test]
     fn paths() {
         seeded::run("path", super::path);
+    }
+
+    #[test]
+    fn archives() {
+        seeded::run("archive", super::archive);
     }
 
     #[test]

@@ -39,6 +39,8 @@ mod route;
 mod signature;
 mod task;
 mod tunnel;
+mod unpack;
+mod volume;
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

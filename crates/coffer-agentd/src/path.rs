@@ -33,7 +33,7 @@ pub(crate) fn resolve(path: &str, account: &Account, workdir: Option<&str>) -> R
 }
 
 /// Drops `.` and applies `..` without reading the disk.
-fn clean(path: &Path) -> PathBuf {
+pub(crate) fn clean(path: &Path) -> PathBuf {
     let mut cleaned = PathBuf::from("/");
     for component in path.components() {
         match component {

@@ -1,14 +1,19 @@
 //! Bodies and answers that all routes share.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
 use serde::Serialize;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 pub(crate) type Reply = Response<Body>;
+
+/// How long to drain a refused body.
+const REFUSED_BODY_TIME: Duration = Duration::from_secs(10);
 
 /// A complete body.
 pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
@@ -80,6 +85,12 @@ impl Refusal {
         }
         json(self.status, &Problem { code: self.status.as_u16(), message: &self.message })
     }
+}
+
+/// Reads the rest of a refused request for a while, so that its client reads the answer.
+pub(crate) async fn drain(body: &mut Incoming) {
+    let rest = async { while let Some(Ok(_)) = body.frame().await {} };
+    let _enough = tokio::time::timeout(REFUSED_BODY_TIME, rest).await;
 }
 
 /// A quota shows as EDQUOT, a full file system as ENOSPC; clients get the same for both.

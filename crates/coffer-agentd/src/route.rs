@@ -12,10 +12,13 @@ use serde::de::DeserializeOwned;
 use crate::agent::{Access, Agent, access};
 use crate::query::Query;
 use crate::reply::{self, Refusal, Reply};
-use crate::{files, process, tunnel};
+use crate::{files, process, tunnel, unpack, volume};
 
 /// The largest JSON body of a plain HTTP route; environment variables are the only large one.
 const JSON_LIMIT: usize = 4 << 20;
+
+/// Routes of the files of a volume.
+const VOLUME: &str = "/coffer/volume/";
 
 /// Where a request came in, which decides what it may ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +75,12 @@ async fn dispatch(agent: Arc<Agent>, door: Door, request: Request<Incoming>) -> 
         (&Method::POST, "/coffer/journal/ack", Door::Server) => {
             return acknowledge(&agent, body).await;
         }
+        (&Method::POST, "/coffer/unpack", Door::Server) => {
+            return unpack::unpack(&agent, &query, body).await;
+        }
+        (method, path, Door::Server) if path.starts_with(VOLUME) => {
+            return volume::answer(method, &path[VOLUME.len()..], &query, body).await;
+        }
         (_, "/init", Door::Inside) => return not_found(),
         (_, path, Door::Inside) if path.starts_with("/coffer/") => return not_found(),
         _ => {}
@@ -119,6 +128,7 @@ async fn init(agent: &Agent, body: Incoming) -> Reply {
     match read_json::<Init>(body).await {
         Ok(init) => {
             agent.set_init(init);
+            agent.begin_service().await;
             not_stored(reply::empty(StatusCode::NO_CONTENT))
         }
         Err(refusal) => refusal.reply(),

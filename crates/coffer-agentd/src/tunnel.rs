@@ -31,7 +31,7 @@ pub(crate) async fn open(mut request: Request<Incoming>) -> Reply {
         let Ok(upgraded) = hyper::upgrade::on(request).await else {
             return;
         };
-        // The tunnel ends with either side; there is no one to report an error to.
+        // The tunnel ends with either side; no caller is left to report an error to.
         let _ended = tokio::io::copy_bidirectional(&mut TokioIo::new(upgraded), &mut stream).await;
     });
     reply::empty(StatusCode::OK)
@@ -39,11 +39,18 @@ pub(crate) async fn open(mut request: Request<Incoming>) -> Reply {
 
 /// Only the sandbox's own loopback: a tunnel is not a way out of it.
 fn port(request: &Request<Incoming>) -> Result<u16, Refusal> {
-    let target = request.uri().authority().ok_or_else(|| Refusal::bad_request("the tunnel has no target"))?;
+    let target =
+        request.uri().authority().ok_or_else(|| Refusal::bad_request("the CONNECT request has no target"))?;
     if !matches!(target.host(), "127.0.0.1" | "localhost" | "[::1]") {
-        return Err(Refusal::new(StatusCode::FORBIDDEN, "tunnels lead to the sandbox's own loopback only"));
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "tunnels connect only to the sandbox's own loopback address",
+        ));
     }
-    target.port_u16().filter(|port| *port != 0).ok_or_else(|| Refusal::bad_request("the tunnel has no port"))
+    target
+        .port_u16()
+        .filter(|port| *port != 0)
+        .ok_or_else(|| Refusal::bad_request("the CONNECT request has no port"))
 }
 
 /// Servers bind one loopback address or the other, and clients cannot know which.

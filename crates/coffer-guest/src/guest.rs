@@ -9,12 +9,14 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf as _, Bytes, BytesMut};
+use coffer_wire::agentd::{Unpack, Unpacked};
 use coffer_wire::envd::process::process_event::Event;
 use coffer_wire::envd::process::{StartRequest, StartResponse};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use prost::Message;
 use serde::Deserialize;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -51,7 +53,7 @@ pub enum GuestError {
     /// agentd refused it.
     #[error("{message}")]
     Refused { reason: Reason, message: String },
-    #[error("the sandbox ended or was paused meanwhile")]
+    #[error("the sandbox ended or was paused during the call")]
     Gone,
 }
 
@@ -79,12 +81,12 @@ impl Reason {
             "not_found" | "404" => Self::NotFound,
             "403" => Self::Forbidden,
             "already_exists" => Self::AlreadyExists,
-            "invalid_argument" | "unauthenticated" | "out_of_range" | "400" | "401" => Self::Invalid,
+            "invalid_argument" | "unauthenticated" | "out_of_range" | "400" | "401" | "422" => Self::Invalid,
             "failed_precondition" => Self::Precondition,
             "resource_exhausted" | "507" => Self::Exhausted,
             "deadline_exceeded" => Self::TimedOut,
             _ => {
-                tracing::debug!(code, "agentd refused with a code that has no meaning here");
+                tracing::debug!(code, "agentd refused with an unknown code");
                 Self::Other
             }
         }
@@ -175,6 +177,32 @@ impl Guest {
             Ok(A::decode(body).map_err(|error| AgentError::Nonsense(error.to_string()))?)
         };
         tokio::time::timeout(PATIENCE, call).await.unwrap_or(Err(AgentError::Late(PATIENCE).into()))
+    }
+
+    /// Unpacks an archive inside the sandbox, however long that takes: the caller sets the limit. A refusal has
+    /// agentd's message, and the archive may then be unpacked in part. Dropping the future cancels it.
+    pub async fn unpack<B>(&self, how: &Unpack, archive: B) -> Result<Unpacked, GuestError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let order = serde_json::to_string(how).expect("plain strings and numbers");
+        let path = format!("/coffer/unpack?order={}", utf8_percent_encode(&order, NON_ALPHANUMERIC));
+        let activity = self.target.activity.clone();
+        let archive = archive.map_frame(move |frame| {
+            activity.note();
+            frame
+        });
+        let request = self
+            .request(Method::POST, &path, None)
+            .header(header::CONTENT_TYPE, "application/x-tar")
+            .body(archive)
+            .map_err(|error| AgentError::Nonsense(error.to_string()))?;
+        let answer = accepted(self.send(request, None).await?).await?;
+        let body = Limited::new(answer.into_body(), LONGEST_REFUSAL).collect();
+        let body = tokio::time::timeout(PATIENCE, body).await.map_err(|_| AgentError::Late(PATIENCE))?;
+        let body = body.map_err(|error| AgentError::Nonsense(error.to_string()))?.to_bytes();
+        Ok(serde_json::from_slice(&body).map_err(|error| AgentError::Nonsense(error.to_string()))?)
     }
 
     /// Starts a process that runs no longer than `lifetime`, and follows it.
@@ -293,7 +321,9 @@ impl Events {
             match frame.map_err(|_| AgentError::Late(PATIENCE))? {
                 Some(Ok(frame)) => self.buffer.extend_from_slice(&frame.into_data().unwrap_or_default()),
                 Some(Err(error)) => return Err(error),
-                None => return Err(AgentError::Cut("the stream has no end".into()).into()),
+                None => {
+                    return Err(AgentError::Cut("the stream ended without its last message".into()).into());
+                }
             }
         }
     }

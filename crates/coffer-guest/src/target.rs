@@ -105,6 +105,11 @@ impl Activity {
         self.last_ms.fetch_max(now, Ordering::Relaxed);
     }
 
+    /// Whether it was used since the first use, which is assumed.
+    pub fn is_noted(&self) -> bool {
+        self.last_ms.load(Ordering::Relaxed) > 0
+    }
+
     /// How long ago the last use was, in milliseconds.
     pub fn idle_ms(&self) -> i64 {
         let now = i64::try_from(self.base.elapsed().as_millis()).unwrap_or(i64::MAX);

@@ -25,13 +25,16 @@ pub(crate) use compose::compose;
 pub(crate) use download::download;
 #[cfg(any(test, fuzzing))]
 pub use multipart::fuzz_multipart;
+pub(crate) use remove::remove_within_mount;
 pub(crate) use service::call;
 pub(crate) use upload::upload;
 
 use crate::account::Account;
 
 /// Runs file work on the blocking pool.
-async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+pub(crate) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
     tokio::task::spawn_blocking(work).await.map_err(|error| format!("file work failed: {error}"))
 }
 

@@ -1,11 +1,12 @@
 //! Removes anything at a path: any names, any depth, links never followed.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// Most nested directories that are descended into. Deeper ones are first moved up, so that neither the stack
 /// nor the number of descriptors grows with a depth that a program inside chose.
@@ -16,28 +17,43 @@ const PASSES: u32 = 64;
 
 /// Removes `path` with its contents; succeeds if it does not exist.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match rustix::fs::unlinkat(CWD, path, AtFlags::empty()) {
+    remove_at(CWD, path, ResolveFlags::empty())
+}
+
+/// The same for a name in a directory. Fails at a mount, before anything on it is removed.
+pub(crate) fn remove_within_mount(directory: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    remove_at(directory.as_fd(), name, ResolveFlags::NO_XDEV)
+}
+
+fn remove_at(at: BorrowedFd<'_>, path: impl Arg + Copy, within: ResolveFlags) -> io::Result<()> {
+    match rustix::fs::unlinkat(at, path, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
         Err(Errno::ISDIR) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let top = open(CWD, path)?;
+    let top = open(at, path, within)?;
     let mut moved = 0;
     loop {
         let before = moved;
-        empty(&top, &top, 0, &mut moved)?;
+        empty(&top, &top, 0, &mut moved, within)?;
         // Moved directories are part of the next round.
         if moved == before {
             break;
         }
     }
-    match rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR) {
+    match rustix::fs::unlinkat(at, path, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-fn empty(top: &OwnedFd, directory: &OwnedFd, depth: u32, moved: &mut u64) -> io::Result<()> {
+fn empty(
+    top: &OwnedFd,
+    directory: &OwnedFd,
+    depth: u32,
+    moved: &mut u64,
+    within: ResolveFlags,
+) -> io::Result<()> {
     for entry in Dir::read_from(directory.as_fd())? {
         let entry = entry?;
         let name = entry.file_name();
@@ -61,15 +77,15 @@ fn empty(top: &OwnedFd, directory: &OwnedFd, depth: u32, moved: &mut u64) -> io:
                 Err(Errno::NOTEMPTY) if pass < PASSES => {}
                 Err(errno) => return Err(errno.into()),
             }
-            empty(top, &open(directory, name)?, depth + 1, moved)?;
+            empty(top, &open(directory, name, within)?, depth + 1, moved, within)?;
         }
     }
     Ok(())
 }
 
-fn open(at: impl std::os::fd::AsFd, path: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+fn open(at: impl AsFd, path: impl Arg, within: ResolveFlags) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(at, path, flags, Mode::empty())?)
+    Ok(rustix::fs::openat2(at, path, flags, Mode::empty(), within)?)
 }
 
 #[cfg(test)]
@@ -87,13 +103,13 @@ mod tests {
         fs::write(kept.join("file"), "").unwrap();
         let top = home.path().join("top");
         fs::create_dir(&top).unwrap();
-        let mut at = open(CWD, &top).unwrap();
+        let mut at = open(CWD, &top, ResolveFlags::empty()).unwrap();
         for level in 0..20_000 {
             if level % 1000 == 0 {
                 rustix::fs::symlinkat(&kept, &at, "link").unwrap();
             }
             rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
-            at = open(&at, "d").unwrap();
+            at = open(&at, "d", ResolveFlags::empty()).unwrap();
         }
         drop(at);
         for wide in 0..300 {

@@ -5,7 +5,6 @@ use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use coffer_wire::agentd::Init;
@@ -39,9 +38,6 @@ const UNPACKED_AT_ONCE: usize = 4 << 10;
 /// Most files in one request.
 const FILE_LIMIT: usize = 10_000;
 
-/// How long to drain a refused body, so that the client reads the answer.
-const REFUSED_BODY_TIME: Duration = Duration::from_secs(10);
-
 /// A written file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Written {
@@ -73,8 +69,7 @@ pub(crate) async fn upload(
     match receive(agent, headers, query, &mut body).await {
         Ok(written) => reply::json(StatusCode::OK, &written),
         Err(refusal) => {
-            let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-            let _enough = tokio::time::timeout(REFUSED_BODY_TIME, rest).await;
+            reply::drain(&mut body).await;
             refusal.reply()
         }
     }
@@ -134,7 +129,7 @@ async fn settled(
     match (idle.take(), writing.take()) {
         (Some(upload), _) => Ok(upload),
         (None, Some(writing)) => writing.await.map_err(|error| failed(error.to_string()))?.map_err(failed)?,
-        (None, None) => Err(failed("the upload is gone".into())),
+        (None, None) => Err(failed("the upload has already ended".into())),
     }
 }
 

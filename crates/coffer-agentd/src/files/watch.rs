@@ -59,6 +59,15 @@ pub(super) struct Ask {
     pub(super) allow_network_mounts: bool,
 }
 
+/// A watch without its inotify instance.
+#[derive(Debug)]
+struct SetAside {
+    name: String,
+    ask: Ask,
+    queue: VecDeque<FilesystemEvent>,
+    overflowed: bool,
+}
+
 /// All watches of the sandbox.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
@@ -69,7 +78,7 @@ pub(crate) struct Watchers {
     /// Bytes of waiting events of all watches.
     queued: Arc<AtomicUsize>,
     /// Watches of `kept` that wait until memory was saved.
-    set_aside: Mutex<Vec<aside::SetAside>>,
+    set_aside: Mutex<Vec<SetAside>>,
 }
 
 impl Watchers {

@@ -7,6 +7,7 @@ mod exit;
 mod output;
 mod pump;
 mod service;
+mod service_start;
 mod spawn;
 mod tree;
 
@@ -111,7 +112,7 @@ impl Processes {
         init: &Init,
         lifetime: Option<Duration>,
     ) -> Result<Arc<Process>, RpcError> {
-        let config = request.process.ok_or_else(|| RpcError::invalid("no process is given"))?;
+        let config = request.process.ok_or_else(|| RpcError::invalid("the request has no process"))?;
         let cwd = config.cwd.as_deref().unwrap_or_default();
         let cwd = path::resolve(cwd, account, init.default_workdir.as_deref()).map_err(RpcError::invalid)?;
         check_cwd(&cwd)?;
@@ -151,9 +152,9 @@ impl Processes {
         let pumps = sources
             .into_iter()
             .map(|source| {
-                let process = Arc::clone(&process);
+                let (pid, output) = (process.pid, Arc::clone(&process.output));
                 let journal = Arc::clone(&self.journal);
-                crate::task::spawn(async move { source.pump(&process, &journal).await })
+                crate::task::spawn(async move { source.pump(pid, &output, &journal).await })
             })
             .collect();
         let all = Arc::clone(self);

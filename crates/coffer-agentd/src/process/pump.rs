@@ -10,7 +10,6 @@ use coffer_wire::agentd::OutputStream;
 use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
 use tokio::task::JoinHandle;
 
-use super::Process;
 use super::output::Output;
 use crate::journal::Journal;
 
@@ -32,8 +31,7 @@ pub(super) struct Source {
 impl Source {
     /// Reads to the end, also after the process has ended: the writer must neither block nor die of a broken
     /// pipe.
-    pub(super) async fn pump(self, process: &Process, journal: &Journal) {
-        let output = &process.output;
+    pub(super) async fn pump(self, pid: u32, output: &Output, journal: &Journal) {
         loop {
             let Ok(mut ready) = self.fd.readable().await else {
                 return;
@@ -43,7 +41,7 @@ impl Source {
                 Taken::Last => return,
                 Taken::Data(data) => {
                     if let Some(offset) = output.push(self.stream, data.clone()) {
-                        journal.output(process.pid, self.stream, offset, data);
+                        journal.output(pid, self.stream, offset, data);
                     }
                 }
             }
@@ -75,7 +73,7 @@ enum Taken {
     Last,
 }
 
-/// Waits until all output of an ended process has arrived, but not for ever: a child may keep the other end
+/// Waits until all output of an ended process has arrived, within bounds: a child may keep the other end
 /// open.
 pub(super) async fn drained(output: &Output, pumps: &[JoinHandle<()>]) {
     const STEP: Duration = Duration::from_millis(10);

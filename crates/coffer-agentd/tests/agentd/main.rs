@@ -11,4 +11,5 @@ mod files;
 mod process;
 mod resume;
 mod support;
+mod unpack;
 mod watch;

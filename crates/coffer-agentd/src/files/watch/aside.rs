@@ -1,25 +1,13 @@
 //! Closes watches while memory is saved: inotify watches on an overlay cannot be saved.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use coffer_wire::envd::filesystem::FilesystemEvent;
-
-use super::{Ask, Watch, Watchers, held};
+use super::{SetAside, Watch, Watchers, held};
 
 /// How long watches may take to close.
 const CLOSED_WITHIN: Duration = Duration::from_secs(5);
-
-/// A watch without its inotify instance.
-#[derive(Debug)]
-pub(super) struct SetAside {
-    name: String,
-    ask: Ask,
-    queue: VecDeque<FilesystemEvent>,
-    overflowed: bool,
-}
 
 impl Watchers {
     /// Closes the inotify instances, which cannot be saved with our memory, and keeps the rest.
@@ -61,6 +49,7 @@ impl Watchers {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Ask;
     use super::*;
 
     #[tokio::test]
