@@ -4,9 +4,9 @@
 //! events, and followers, webhooks, the UI and clients, which read them. [`EventKind`] is the same list without payloads;
 //! `docs/events.md` is written from both.
 //!
-//! A kind keeps its name for ever, and a payload its fields: rows of older versions are read too, so a new
-//! field must be an `Option` or have a default. Readers also get rows of newer versions (two servers on one
-//! database) and ignore those that [`Event::read`] does not know. Clients get the stored JSON.
+//! A kind never changes its name, and a payload keeps its fields: rows of older versions are read too, so a
+//! new field must be an `Option` or have a default. Readers also get rows of newer versions (two servers on
+//! one database) and ignore those that [`Event::read`] does not know. Clients get the stored JSON.
 
 mod forge;
 mod project;
@@ -22,6 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use strum::{Display, EnumMessage, EnumString, IntoStaticStr, VariantArray};
 
+use crate::StateName;
+
 pub use forge::{
     CommentMade, CommitStatus, ConnectionCreated, GithubBy, GithubCheck, GithubIssue, GithubIssueComment,
     GithubLineComment, GithubPull, GithubPush, GithubReview, GithubStatus, IssueNote, MovedRef, Protected,
@@ -36,7 +38,7 @@ pub use record::RecordedEvent;
 pub use sandbox::{
     ArtifactNote, CommandRefused, ExecutionEnded, ExecutionStarted, GitFailed, GitFailure, GitStarted,
     GitSucceeded, NetworkRefused, OrphanRemoved, SandboxForked, SandboxMoved, SnapshotCreating, SnapshotGone,
-    SnapshotReady,
+    SnapshotReady, TemplateBuild, TemplateGone, VolumeNote,
 };
 pub use work::{
     CompetitionCreated, CompetitionEntry, CompetitionMoved, CompetitionRanked, CompetitionWinner,
@@ -47,9 +49,9 @@ pub use work::{
 /// A row of the log that this version cannot read as an [`Event`].
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    #[error("the kind `{0}` is not known to this version")]
+    #[error("unknown event kind `{0}`")]
     Kind(String),
-    #[error("the payload does not fit the kind `{kind}`")]
+    #[error("invalid payload for the event kind `{kind}`")]
     Payload { kind: EventKind, source: serde_json::Error },
 }
 
@@ -123,6 +125,18 @@ events! {
     SnapshotDeleting(SnapshotGone) = "snapshot.deleting",
     /// A snapshot was deleted.
     SnapshotDeleted(SnapshotGone) = "snapshot.deleted",
+    /// A build of a template was started.
+    TemplateBuildStarted(TemplateBuild) = "template.build_started",
+    /// A template was built; sandboxes can start from it.
+    TemplateBuildReady(TemplateBuild) = "template.build_ready",
+    /// A build of a template failed.
+    TemplateBuildFailed(TemplateBuild) = "template.build_failed",
+    /// A template was deleted.
+    TemplateDeleted(TemplateGone) = "template.deleted",
+    /// A volume can be used.
+    VolumeCreated(VolumeNote) = "volume.created",
+    /// A volume was deleted, with everything in it.
+    VolumeDeleted(VolumeNote) = "volume.deleted",
     /// A git operation began in a sandbox.
     GitStarted(GitStarted) = "git.started",
     /// A git operation succeeded.
@@ -143,27 +157,27 @@ events! {
     TaskDeleted(TaskDeleted) = "task.deleted",
     /// A message was posted to a task.
     TaskMessage(TaskSaid) = "task.message",
-    /// An attempt at a task got further.
+    /// An attempt at a task made progress.
     TaskProgress(TaskProgress) = "task.progress",
     /// A person must look at a task.
     TaskNeedsAttention(TaskNeedsAttention) = "task.needs_attention",
     /// A run waits for a slot.
     RunQueued(RunKind) = "run.queued",
-    /// A run has begun.
+    /// A run began.
     RunStarted(RunKind) = "run.started",
     /// A signal was sent to a run.
     RunSignalled(RunSignalled) = "run.signalled",
-    /// A run is asked to end.
+    /// A run was asked to end.
     RunCancelling(RunCancelling) = "run.cancelling",
     /// A run waits for a time or a signal.
     RunParked(RunParked) = "run.parked",
     /// The steps of a run are being undone.
     RunUnwinding(RunUnwinding) = "run.unwinding",
-    /// A run is over.
+    /// A run ended.
     RunEnded(RunEnded) = "run.ended",
     /// A step of a run began.
     RunStepStarted(StepStarted) = "run.step_started",
-    /// A step of a run is done.
+    /// A step of a run finished.
     RunStepFinished(StepFinished) = "run.step_finished",
     /// One try of a step failed.
     RunStepFailed(StepFailed) = "run.step_failed",
@@ -171,9 +185,9 @@ events! {
     RunStepUndone(StepUndone) = "run.step_undone",
     /// A competition was created.
     CompetitionCreated(CompetitionCreated) = "competition.created",
-    /// A competition got further.
+    /// A competition made progress.
     CompetitionState(CompetitionMoved) = "competition.state",
-    /// An entry of a competition got further.
+    /// An entry of a competition made progress.
     CompetitionEntry(CompetitionEntry) = "competition.entry",
     /// The entries of a competition were ranked.
     CompetitionRanked(CompetitionRanked) = "competition.ranked",
@@ -269,8 +283,21 @@ events! {
     WebhookDisabled(WebhookDisabled) = "webhook.disabled",
     /// A test delivery; it is sent to one webhook and not recorded in the log.
     WebhookPing(Nothing) = "webhook.ping",
-    /// Events were removed for their age before this reader read them; not recorded in the log.
+    /// Events were deleted because of their age before this reader read them; not recorded in the log.
     Gap(Gap) = "gap",
+}
+
+impl SandboxMoved {
+    /// The event for the new state.
+    pub fn event(self) -> Event {
+        match self.to.name() {
+            StateName::Creating => Event::SandboxCreating(self),
+            StateName::Running => Event::SandboxRunning(self),
+            StateName::Paused => Event::SandboxPaused(self),
+            StateName::Terminated => Event::SandboxTerminated(self),
+            StateName::Error => Event::SandboxError(self),
+        }
+    }
 }
 
 impl EventKind {

@@ -3,97 +3,151 @@
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use strum::{EnumString, IntoStaticStr, VariantArray};
+use strum::{EnumMessage, EnumString, IntoStaticStr, VariantArray};
 
 use crate::Code;
 
-/// Why a run or a step failed, or why a person must look at a task. `docs/tasks.md` says what helps.
+/// Why a run or a step failed, or why a person must look at a task.
 ///
-/// A closed list that only grows: codes are stored, and clients decide by them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantArray)]
+/// A closed list that only grows: codes are stored, and clients decide by them. The table in `docs/tasks.md` is
+/// written from the doc comments and from the messages, which say what helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumMessage, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum StepCode {
     /// The agent ended with an error or ran out of time.
+    #[strum(message = "read its output (`execution_id`), start again")]
     AgentFailed,
     /// The agent has no definition, or one that is sealed or cannot be run.
+    #[strum(message = "write the agent's definition again, or correct what the message names")]
     AgentUndefined,
     /// No entry of the competition has anything that could win.
+    #[strum(message = "read why each entry failed, then start a new competition")]
     AllFailed,
     /// The run's code named a step wrongly.
+    #[strum(message = "a bug: report it with the server's log")]
     BadStep,
     /// The branch's name is not one.
+    #[strum(message = "change the branch in the task or the competition")]
     Branch,
     /// The branch has moved between commit and push.
+    #[strum(message = "start again: the next attempt continues from what is on the branch")]
     BranchMoved,
     /// A person or another attempt cancelled the run.
+    #[strum(message = "nothing; start again if it was a mistake")]
     Cancelled,
     /// The check command failed, or a check of the pull request.
+    #[strum(message = "look at the branch, write what is wrong, start again")]
     CheckFailed,
     /// The commit at which work began is not known.
+    #[strum(message = "start again; the message has the value on record")]
     Commit,
     /// The competition or its entry was deleted.
+    #[strum(message = "nothing: what was deleted is not continued")]
     CompetitionGone,
     /// The failure left nothing on record.
+    #[strum(message = "read the server's log of that time, start again")]
     Failed,
     /// A sandbox could not be forked for an entry.
+    #[strum(message = "as the message says; often there was no room for the fork")]
     ForkFailed,
     /// The run's input cannot be read.
+    #[strum(message = "start again; a run of a newer version of the server needs that version")]
     InputUnreadable,
     /// What a step left in the journal cannot be read.
+    #[strum(message = "start again; a run of a newer version of the server needs that version")]
     JournalUnreadable,
     /// What a step returned cannot be written to the journal.
+    #[strum(message = "a bug: report it with the server's log")]
     JournalUnwritable,
     /// Another server has the run.
+    #[strum(message = "nothing: the other server continues the run")]
     Lost,
     /// The network settings of the new sandbox are not allowed.
+    #[strum(message = "change the network settings as the message says")]
     Network,
     /// The task has no agent, or it was removed.
+    #[strum(message = "give the task an agent, start again")]
     NoAgent,
     /// The agent ended without changing anything.
+    #[strum(message = "add a message, start again")]
     NoChanges,
     /// The task or the competition has no repository.
+    #[strum(message = "give it a repository, start again")]
     NoRepository,
     /// There is no room for a sandbox, and may be later: everything stays as it is.
+    #[strum(message = "free room or ask for a larger quota, then start again")]
     NoRoom,
     /// The winner has nothing to publish.
+    #[strum(message = "start a new competition")]
     NoWinner,
     /// A program did not start in the sandbox.
+    #[strum(message = "use a template that has the program, or correct `command`")]
     NotStarted,
     /// A step returned more than a journal takes.
+    #[strum(message = "a bug: report it with the server's log")]
     OutputTooLarge,
     /// The run's code panicked.
+    #[strum(message = "a bug: report it with the server's log, then start again")]
     Panicked,
     /// The command that prepares the sandbox of a competition failed.
+    #[strum(message = "read the command's output, correct it, start a new competition")]
     PrepareFailed,
     /// The pull request was closed without being merged.
+    #[strum(message = "reopen the pull request, or start again for a new one")]
     PullClosed,
     /// The sandbox ended before the work in it was done.
+    #[strum(
+        message = "start again; its sandbox ran out of memory, was destroyed by hand or reached its longest lifetime"
+    )]
     SandboxLost,
     /// Servers ended again and again at the same step.
+    #[strum(message = "look at the step, then start again")]
     ServerDied,
     /// A program that was started earlier still runs.
+    #[strum(message = "wait, or end the program, then start again")]
     StillRunning,
     /// The database failed.
+    #[strum(message = "an operator looks at the database; then start again")]
     Store,
     /// The task was deleted.
+    #[strum(message = "nothing: what was deleted is not continued")]
     TaskGone,
     /// The template's name is not one.
+    #[strum(message = "change the template in the agent's definition")]
     Template,
     /// A step took too long.
+    #[strum(message = "as the message says; `step` says which step it was")]
     TimedOut,
     /// The run has more steps than it may.
+    #[strum(message = "start again")]
     TooManySteps,
     /// No person picked a winner in time.
+    #[strum(message = "start a new competition, and pick within its time")]
     Undecided,
     /// Something was said just as the attempt ended.
+    #[strum(message = "start again")]
     UnheardMessages,
     /// The repository has no such base branch.
+    #[strum(message = "change the base branch, start again")]
     UnknownBase,
     /// There is no such repository.
+    #[strum(message = "change the repository, start again")]
     UnknownRepository,
 }
 
 names!(StepCode);
+
+impl StepCode {
+    /// One line for people.
+    pub fn meaning(self) -> &'static str {
+        self.get_documentation().unwrap_or_default()
+    }
+
+    /// What a person can do about it.
+    pub fn remedy(self) -> &'static str {
+        self.get_message().unwrap_or_default()
+    }
+}
 
 /// The code of a failure: of its own kind, or of the refusal of a request that a step made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -105,7 +159,7 @@ pub enum FailureCode {
 }
 
 impl FailureCode {
-    /// Reads a code as stored. Every text is one: a row of another version stays readable.
+    /// Reads a code as stored. Accepts every text, so that a row of another version stays readable.
     pub fn read(text: &str) -> Self {
         match (StepCode::parse(text), text.parse()) {
             (Some(code), _) => Self::Step(code),
@@ -180,6 +234,34 @@ mod tests {
             assert_eq!(text, code.as_str());
             assert_eq!(serde_json::from_value::<FailureCode>(text).unwrap(), code, "two codes have one name");
         }
+    }
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tasks.md");
+    const BEGIN: &str =
+        "<!-- codes: written by `COFFER_UPDATE=1 cargo test -p coffer-core --lib codes` -->\n";
+    const END: &str = "<!-- end of codes -->";
+
+    #[test]
+    fn the_page_of_tasks_lists_all_codes_of_steps() {
+        let row = |code: &StepCode| {
+            let (meaning, remedy) = (code.meaning(), code.remedy());
+            assert!(meaning.ends_with('.'), "{code:?} needs one sentence in its doc comment");
+            assert!(!remedy.is_empty(), "{code:?} needs a message that says what helps");
+            assert!(!format!("{meaning}{remedy}").contains('|'), "{code:?} would break the table");
+            format!("| `{}` | {} | {remedy} |\n", code.as_str(), meaning.trim_end_matches('.'))
+        };
+        let rows: String = StepCode::ALL.iter().map(row).collect();
+        let table = format!("\n| code | what happened | what helps |\n|---|---|---|\n{rows}\n");
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        let (before, rest) = page.split_once(BEGIN).expect("the page marks where the list begins");
+        let (_, after) = rest.split_once(END).expect("the page marks where the list ends");
+        let expected = [before, BEGIN, &table, END, after].concat();
+        if std::env::var_os("COFFER_UPDATE").is_some() {
+            std::fs::write(PAGE, &expected).unwrap();
+        }
+        let page = std::fs::read_to_string(PAGE).unwrap();
+        let stale = "docs/tasks.md is out of date: COFFER_UPDATE=1 cargo test -p coffer-core --lib codes";
+        assert!(page == expected, "{stale}");
     }
 
     #[test]

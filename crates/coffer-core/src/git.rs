@@ -1,8 +1,21 @@
-//! What git did in a sandbox.
+//! Results of git operations in a sandbox.
 
 use serde::{Deserialize, Serialize};
 
 use crate::forge::records::Pull;
+
+/// What the git gate tells git, which prints it: text is all that git passes on. The server finds these phrases in git's
+/// output to know why a command failed, so both take them from here.
+pub mod gate {
+    /// The forge does not answer, or not as a forge.
+    pub const FORGE_UNUSABLE: &str = "the forge cannot be used";
+    pub const CREDENTIAL_REFUSED: &str =
+        "it does not accept the credential: it expired, was revoked or is wrong";
+    /// Egress has started again and was not told the credential yet.
+    pub const CREDENTIAL_UNKNOWN: &str =
+        "this repository's credential is not known yet; try again in a moment";
+    pub const NO_REPOSITORY: &str = "this sandbox has no such repository; clone it through the API first";
+}
 
 /// The state of a work tree.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

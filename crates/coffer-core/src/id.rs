@@ -22,6 +22,15 @@ pub enum Sandbox {}
 /// Marks ids of snapshots.
 #[derive(Debug)]
 pub enum Snapshot {}
+/// Marks ids of templates that projects built.
+#[derive(Debug)]
+pub enum Template {}
+/// Marks ids of builds of templates.
+#[derive(Debug)]
+pub enum Build {}
+/// Marks ids of volumes.
+#[derive(Debug)]
+pub enum Volume {}
 /// Marks ids of projects.
 #[derive(Debug)]
 pub enum Project {}
@@ -94,10 +103,14 @@ pub enum Artifact {}
 #[derive(Debug)]
 pub enum Competition {}
 
-/// Names one sandbox, for ever: ids are never reused.
+/// Names one sandbox; ids are never reused.
 pub type SandboxId = Id<Sandbox>;
-/// Names one snapshot of a sandbox, for ever.
+pub type TemplateId = Id<Template>;
+pub type BuildId = Id<Build>;
+/// Names one snapshot of a sandbox.
 pub type SnapshotId = Id<Snapshot>;
+/// Names one volume.
+pub type VolumeId = Id<Volume>;
 /// Names one project, the owner of everything a request can see.
 pub type ProjectId = Id<Project>;
 /// Names one API key; not secret.
@@ -154,6 +167,11 @@ impl<K> Id<K> {
     /// Wraps a raw value, as tests and migrations need.
     pub const fn from_uuid(raw: Uuid) -> Self {
         Self { raw, kind: PhantomData }
+    }
+
+    /// The raw value, for protocols that show UUIDs.
+    pub const fn to_uuid(self) -> Uuid {
+        self.raw
     }
 
     /// The id in a binary record.

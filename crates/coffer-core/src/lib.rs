@@ -17,6 +17,7 @@
 mod names;
 
 pub mod agent;
+mod build;
 pub mod clock;
 mod code;
 pub mod command;
@@ -34,6 +35,7 @@ mod id;
 pub mod life;
 mod lifetime;
 mod limits;
+pub mod mirrors;
 pub mod network;
 pub mod pkt_line;
 mod record;
@@ -46,26 +48,36 @@ mod state;
 pub mod sync;
 mod task;
 mod template;
+mod volume;
+mod volume_state;
 
+pub use build::{
+    BuildCause, BuildLogLevel, BuildPlan, BuildSource, BuildState, BuildStep, BuildStepKind, StartCommand,
+    TemplateDefaults,
+};
 pub use code::Code;
 pub use delivery::{DeliveryCause, DeliveryState};
 pub use error::chain;
 pub use failure::{FailureCode, StepCode};
 pub use id::{
-    AgentId, ArtifactId, AuditId, BadId, BudgetId, CommentId, CompetitionId, ConnectionId, DeliveryId,
-    ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId, RunnerId,
-    SandboxId, SecretId, SnapshotId, TaskId, WebhookId,
+    AgentId, ArtifactId, AuditId, BadId, BudgetId, BuildId, CommentId, CompetitionId, ConnectionId,
+    DeliveryId, ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId,
+    RunnerId, SandboxId, SecretId, SnapshotId, TaskId, TemplateId, VolumeId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
-pub use limits::{Limits, SizeWish};
+pub use limits::{BadSize, LargestSize, Limits, SizeWish};
 pub use record::{ArtifactKind, BudgetAction, BudgetPeriod, ExecutionSource, ExecutionState};
 pub use refusal::Refusal;
 pub use role::{BadKeyKind, BadRole, KeyKind, Role};
 pub use run::{RunCause, RunFailure, RunOutcome, RunState, StepCause, StepState, Unwinding};
-pub use snapshot::{SnapshotCause, SnapshotState};
-pub use state::{Boot, Cause, DestroyReason, Fault, Kept, Memory, Refused, SandboxState, StateName};
+pub use snapshot::{SnapshotCause, SnapshotPurpose, SnapshotState};
+pub use state::{
+    Boot, Cause, DestroyReason, Fault, Kept, Memory, Refused, SandboxPurpose, SandboxState, StateName,
+};
 pub use task::{Attention, Priority, TaskCause, TaskState};
 pub use template::{BadTemplateRef, TemplateRef};
+pub use volume::{BadMount, BadVolumeName, MOST_MOUNTS, MountPath, VolumeName, check_mounts};
+pub use volume_state::{VolumeCause, VolumeState};
 
 /// Milliseconds since the Unix epoch.
 pub type Millis = i64;

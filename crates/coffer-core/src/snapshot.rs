@@ -25,6 +25,34 @@ pub enum SnapshotState {
 
 names!(SnapshotState);
 
+/// What a snapshot is for.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum SnapshotPurpose {
+    /// A client's use.
+    #[default]
+    Use,
+    /// The result of a step of a build. Lists leave it out.
+    Layer,
+    /// The files of a template. Lists leave it out.
+    Template,
+}
+
+names!(SnapshotPurpose);
+
 /// A cause of a state change of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotCause {

@@ -71,6 +71,32 @@ impl From<Memory> for bool {
     }
 }
 
+/// What a sandbox is for.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    Serialize,
+    Deserialize,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum SandboxPurpose {
+    /// A client's use.
+    #[default]
+    Use,
+    /// A build of a template runs in it. Lists leave it out, and its template's start command does not run.
+    Build,
+}
+
+names!(SandboxPurpose);
+
 /// Why a sandbox was destroyed.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, EnumString, IntoStaticStr, VariantArray,
@@ -82,13 +108,13 @@ pub enum DestroyReason {
     Requested,
     /// Its time to live ran out.
     Timeout,
-    /// Nothing used it for the idle timeout.
+    /// It was unused for the idle timeout.
     Idle,
     /// It reached the longest lifetime.
     MaximumLifetime,
     /// Its lease expired.
     LeaseExpired,
-    /// The server that created it was told to leave nothing behind.
+    /// The server that created it was configured to leave nothing behind.
     Shutdown,
     /// A budget was spent whose action is to end sandboxes.
     Budget,
@@ -152,7 +178,7 @@ pub enum StateName {
     Error,
 }
 
-/// A state does not allow what was asked.
+/// A state does not allow the requested change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a sandbox that is {} cannot {asked}", state.as_str())]
 pub struct Refused {

@@ -1,4 +1,4 @@
-//! The trait [`Engine`]: what the server asks of the part that runs sandboxes.
+//! The trait [`Engine`]: the interface between the server and the part that runs sandboxes.
 //!
 //! [`Engine`] is implemented by [`NodeEngine`], the client of our own nodes, and by the tests' fake. Engines
 //! declare their capabilities; other requests get a typed refusal.
@@ -19,10 +19,10 @@ mod refusal;
 use async_trait::async_trait;
 pub use behalf::{on_behalf, on_behalf_of};
 use coffer_core::network::{Policy, Refusals};
-use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId, TemplateDefaults, VolumeId};
 pub use coffer_wire::node::{
-    Capabilities, CreateSandbox, DeathCause, KernelFeature, NodeInfo, Notice, Orphan, Placement, Pressure,
-    RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
+    Capabilities, CreateSandbox, DeathCause, KernelFeature, NodeInfo, NodeMount, Notice, Orphan, Placement,
+    Pressure, RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo, VolumeInfo,
 };
 pub use node::NodeEngine;
 use tokio::sync::broadcast;
@@ -56,6 +56,11 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     async fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<(), EngineError>;
     /// Every snapshot that sandboxes can start from.
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError>;
+    /// Creates a volume, or changes the limit of the one of that id.
+    async fn create_volume(&self, volume: VolumeId, limit_mib: u64) -> Result<(), EngineError>;
+    /// Unknown ids are allowed. Refused while a sandbox mounts it.
+    async fn delete_volume(&self, volume: VolumeId) -> Result<(), EngineError>;
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>, EngineError>;
     /// Replaces a sandbox's files with those of a snapshot, and boots it on them.
     async fn rollback(
         &self,
@@ -63,6 +68,8 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
         snapshot: SnapshotId,
         memory: Memory,
     ) -> Result<Placement, EngineError>;
+    /// Replaces the defaults that later snapshots of the sandbox carry.
+    async fn set_defaults(&self, sandbox: SandboxId, defaults: &TemplateDefaults) -> Result<(), EngineError>;
     /// Replaces the policy and cuts the connections that it forbids.
     async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError>;
     /// The refusals after this sequence.
@@ -84,19 +91,21 @@ pub enum EngineNotice {
 /// Why a call to an engine failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
-    #[error("there is no template `{0}`")]
+    #[error("template `{0}` not found")]
     UnknownTemplate(String),
-    #[error("the engine has no such sandbox")]
+    #[error("the engine does not have this sandbox")]
     UnknownSandbox,
-    #[error("the engine has no such snapshot")]
+    #[error("the engine does not have this snapshot")]
     UnknownSnapshot,
+    #[error("the engine does not have this volume")]
+    UnknownVolume,
     #[error("{0}")]
     WrongState(String),
     #[error("the host has no room for this: {0}")]
     NoCapacity(String),
     #[error("this engine cannot do that: {0}")]
     Unsupported(String),
-    /// The engine is away or disconnected; the same call may work again soon.
+    /// The engine is unreachable; the same call may work again soon.
     #[error("the engine does not answer: {0}")]
     Unavailable(String),
     /// The circuit breaker is open; nothing was sent.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{Policy, Refusals};
-use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId, TemplateDefaults, VolumeId};
 use coffer_wire::node::{
-    FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, write_frame,
+    FromNode, NodeError, NodeErrorCode, Notice, PROTOCOL, Reply, Request, ToNode, VolumeInfo, write_frame,
 };
 use coffer_wire::rpc::Connection;
 use tokio::net::UnixStream;
@@ -52,7 +52,7 @@ pub struct NodeEngine {
 }
 
 impl NodeEngine {
-    /// Starts a client that connects, and reconnects whenever the node went away.
+    /// Starts a client that connects, and reconnects whenever the connection breaks.
     pub fn start(socket: PathBuf, stop: CancellationToken) -> Self {
         let (asks, inbox) = mpsc::channel(1024);
         let notices = Arc::new(broadcast::channel(4096).0);
@@ -158,7 +158,9 @@ async fn serve(
     };
     for Waiting { ask, answer, repeated } in connection.abandon() {
         if repeated {
-            let _ = answer.send(Err(EngineError::Unavailable("the node went away before it replied".into())));
+            let _ = answer.send(Err(EngineError::Unavailable(
+                "the connection to the node broke before it replied".into(),
+            )));
         } else {
             again.push((ask, answer));
         }
@@ -166,7 +168,7 @@ async fn serve(
     ended
 }
 
-/// The next request to send, and whether it was sent before. `None` if there are no callers any more.
+/// The next request to send, and whether it was sent before. `None` if there are no callers left.
 async fn next_ask(
     again: &mut Vec<(Ask, Answer)>,
     inbox: &mut mpsc::Receiver<(Ask, Answer)>,
@@ -190,13 +192,14 @@ impl From<NodeError> for EngineError {
             NodeErrorCode::Unsupported => Self::Unsupported(error.message),
             NodeErrorCode::UnknownSandbox => Self::UnknownSandbox,
             NodeErrorCode::UnknownSnapshot => Self::UnknownSnapshot,
+            NodeErrorCode::UnknownVolume => Self::UnknownVolume,
             NodeErrorCode::ProtocolMismatch | NodeErrorCode::Internal => Self::Failed(error.message),
         }
     }
 }
 
 fn unexpected(reply: &Reply) -> EngineError {
-    EngineError::Failed(format!("the node gave a reply that does not fit: {reply:?}"))
+    EngineError::Failed(format!("unexpected reply from the node: {reply:?}"))
 }
 
 impl NodeEngine {
@@ -219,7 +222,7 @@ impl NodeEngine {
 impl Engine for NodeEngine {
     async fn info(&self) -> Result<NodeInfo, EngineError> {
         match self.ask(Request::Hello { protocol: PROTOCOL }).await? {
-            Reply::Hello(info) => Ok(info),
+            Reply::Hello(info) => Ok(*info),
             other => Err(unexpected(&other)),
         }
     }
@@ -282,6 +285,21 @@ impl Engine for NodeEngine {
         }
     }
 
+    async fn create_volume(&self, volume: VolumeId, limit_mib: u64) -> Result<(), EngineError> {
+        self.done(Request::CreateVolume { volume, limit_mib }).await
+    }
+
+    async fn delete_volume(&self, volume: VolumeId) -> Result<(), EngineError> {
+        self.done(Request::DeleteVolume { volume }).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>, EngineError> {
+        match self.ask(Request::Volumes).await? {
+            Reply::Volumes { volumes } => Ok(volumes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn rollback(
         &self,
         sandbox: SandboxId,
@@ -293,6 +311,10 @@ impl Engine for NodeEngine {
 
     async fn set_network(&self, sandbox: SandboxId, policy: &Policy) -> Result<(), EngineError> {
         self.done(Request::SetNetwork { sandbox, policy: policy.clone() }).await
+    }
+
+    async fn set_defaults(&self, sandbox: SandboxId, defaults: &TemplateDefaults) -> Result<(), EngineError> {
+        self.done(Request::SetDefaults { sandbox, defaults: defaults.clone() }).await
     }
 
     async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Refusals, EngineError> {

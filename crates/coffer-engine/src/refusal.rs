@@ -15,6 +15,7 @@ impl EngineError {
             | Self::Failed(_) => true,
             Self::UnknownSandbox
             | Self::UnknownSnapshot
+            | Self::UnknownVolume
             | Self::UnknownTemplate(_)
             | Self::Unsupported(_) => false,
         }
@@ -26,7 +27,10 @@ impl EngineError {
         match self {
             Self::UnknownSandbox => Refusal::no_sandbox(id),
             Self::UnknownSnapshot => {
-                Refusal::new(Code::NotFound, "the snapshot is not on the host of the sandboxes")
+                Refusal::new(Code::NotFound, "the host of the sandboxes does not have this snapshot")
+            }
+            Self::UnknownVolume => {
+                Refusal::new(Code::NotFound, "the volume is not on the host of the sandboxes")
             }
             Self::UnknownTemplate(name) => {
                 Refusal::new(Code::NotFound, format!("template '{name}' not found"))
@@ -40,7 +44,7 @@ impl EngineError {
                 Refusal::new(Code::Unavailable, message).retry_after(5)
             }
             Self::Unavailable(why) => {
-                tracing::warn!("the engine is away: {why}");
+                tracing::warn!("the engine is unreachable: {why}");
                 Refusal::new(Code::Unavailable, away).retry_after(1)
             }
             Self::Resting { retry_after_s } => {
@@ -49,7 +53,7 @@ impl EngineError {
             Self::Failed(why) => {
                 tracing::error!("the engine failed: {why}");
                 Refusal::new(Code::HostFailed, "the host of the sandboxes failed to do this")
-                    .hint("an operator finds the reason at /api/v1/admin/host, by the id of this request")
+                    .hint("operators: GET /api/v1/admin/host has the reason, under the id of this request")
             }
         }
     }

@@ -74,6 +74,9 @@ pools! {
     /// The node answers 256 requests at a time. The rest is for the server itself.
     HOST_CALLS = "host_calls", "creates, forks, snapshots, pauses and resumes in progress", 192, 96, Wait::secs(60),
         Some("limits.pools.host_calls");
+    /// Each has a sandbox, which the project's quotas count.
+    BUILDS = "builds", "builds of templates in progress; others wait", 16, 8, Wait::UntilFree,
+        Some("limits.pools.builds");
     /// Destroys and deletes are never refused, but wait for their turn on the node.
     ENDS = "ends", "sandboxes being destroyed and snapshots being deleted on request", 64, 32, Wait::UntilFree,
         Some("limits.pools.ends");

@@ -30,6 +30,8 @@ pub struct PoolSettings {
     pub artifact_texts: usize,
     /// Creates, forks, snapshots, pauses and resumes in progress.
     pub host_calls: usize,
+    /// Builds of templates in progress; others wait.
+    pub builds: usize,
     /// Sandboxes being destroyed and snapshots being deleted on request.
     pub ends: usize,
     /// Sandboxes being ended or paused at their deadline.
@@ -62,6 +64,7 @@ impl Default for PoolSettings {
             artifact_uploads: pool::ARTIFACT_UPLOADS.total,
             artifact_texts: pool::ARTIFACT_TEXTS.total,
             host_calls: pool::HOST_CALLS.total,
+            builds: pool::BUILDS.total,
             ends: pool::ENDS.total,
             background_steps: pool::BACKGROUND_STEPS.total,
             health_checks: pool::HEALTH_CHECKS.total,
@@ -88,6 +91,7 @@ impl PoolSettings {
             "artifact_uploads" => self.artifact_uploads,
             "artifact_texts" => self.artifact_texts,
             "host_calls" => self.host_calls,
+            "builds" => self.builds,
             "ends" => self.ends,
             "background_steps" => self.background_steps,
             "health_checks" => self.health_checks,

@@ -8,15 +8,23 @@
 //! - `GET /coffer/journal?from=<offset>&wait=<seconds>` ([`JournalPage`]): process starts, output and
 //!   exits that the server has not acknowledged, oldest first; an empty page comes only after `wait`.
 //!   `POST /coffer/journal/ack` ([`JournalAck`]) drops them; 204.
+//! - `POST /coffer/unpack?order=<JSON>` ([`Unpack`]): unpacks the archive in the body, which may be of any length
+//!   ([`Unpacked`]). A refusal is a 422, or a 507 if the disk is full; the archive may then be unpacked in part.
+//! - `/coffer/volume/path|dir|file?path=…`: the files below [`VOLUME_ROOT`], as E2B's content API has them
+//!   ([`VolumeEntry`], [`VolumePatch`]).
 //!
 //! Client traffic goes through the same socket, so the proxy must not pass these routes.
 
 use std::collections::BTreeMap;
 
+use coffer_core::StartCommand;
 use serde::{Deserialize, Serialize};
 
 /// The port by which clients reach agentd itself.
 pub const PORT: u16 = 49983;
+
+/// Where a sandbox that serves the content of a volume mounts it.
+pub const VOLUME_ROOT: &str = "/volume";
 
 /// The envd version of agentd's protocol; SDKs enable features by it.
 pub const ENVD_VERSION: &str = "0.6.4";
@@ -46,6 +54,42 @@ impl ControlOrder {
     }
 }
 
+/// A file or directory of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeEntry {
+    pub name: String,
+    pub kind: VolumeEntryKind,
+    pub path: String,
+    pub size: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime_ms: i64,
+    pub mtime_ms: i64,
+    pub ctime_ms: i64,
+    /// Of a link, as it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeEntryKind {
+    Unknown,
+    File,
+    Directory,
+    Symlink,
+}
+
+/// A change of owner or mode.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumePatch {
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub mode: Option<u32>,
+}
+
 /// Initialises the agentd of a sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -58,6 +102,8 @@ pub struct Init {
     pub default_user: Option<String>,
     /// The directory of empty paths; the user's home if absent.
     pub default_workdir: Option<String>,
+    /// A service that agentd starts with the first `init` of its life, and waits for.
+    pub start: Option<StartCommand>,
     /// Size of the disk in bytes for `/metrics`; `statvfs` would show the whole pool.
     pub disk_total: Option<u64>,
 }
@@ -82,6 +128,52 @@ pub struct JournalAck {
     /// Processes whose further output is only counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mute: Vec<u32>,
+}
+
+/// How to unpack an archive: tar, plain or compressed with gzip or zstd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Unpack {
+    /// As `COPY` of a Dockerfile. Members are named relative to the build context; their owners are ignored.
+    Copy {
+        /// As the client wrote it: a file, a directory, `.`, or a pattern with `*`, `?`, `[…]` and `**`. Other
+        /// members of the archive are skipped.
+        source: String,
+        /// An absolute path: the new name of a single file, or the directory that gets the files. Missing
+        /// parents belong to root.
+        dest: String,
+        /// Whether the destination is a directory even if it does not exist; clients write a final slash.
+        #[serde(default)]
+        into_directory: bool,
+        /// `user[:group]`, by names of the sandbox or by numbers; root if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        owner: Option<String>,
+        /// The mode of all files and directories, instead of the archive's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<u32>,
+    },
+    /// As a layer of an image, onto `/`: with owners, capabilities and whiteouts.
+    Layer,
+}
+
+/// What was unpacked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unpacked {
+    /// Files, directories and links that were written.
+    pub entries: u64,
+    /// Bytes in files.
+    pub bytes: u64,
+    /// Files and directories that whiteouts removed, each with everything in it.
+    pub removed: u64,
+    /// Members whose owner or group was 65536 or more, and is 65534 now.
+    pub squashed_ids: u64,
+    /// Device nodes, which a sandbox cannot have.
+    pub skipped_devices: u64,
+    /// Members of a layer on a mount of the sandbox, such as `/proc`.
+    pub skipped_on_mounts: u64,
+    /// Extended attributes that a sandbox must not or cannot set.
+    pub skipped_xattrs: u64,
 }
 
 /// A record about a process. Offsets count records and never restart.

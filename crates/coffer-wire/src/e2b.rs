@@ -71,6 +71,49 @@ pub struct VolumeMount {
     pub path: String,
 }
 
+/// `POST /volumes`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewVolume {
+    pub name: String,
+}
+
+/// An entry of `GET /volumes`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Volume {
+    #[serde(rename = "volumeID")]
+    pub volume_id: String,
+    pub name: String,
+}
+
+/// A volume, with the token of its content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeAndToken {
+    #[serde(rename = "volumeID")]
+    pub volume_id: String,
+    pub name: String,
+    pub token: String,
+}
+
+/// A file or directory of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeEntryStat {
+    pub name: String,
+    /// `unknown`, `file`, `directory` or `symlink`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub path: String,
+    pub size: u64,
+    /// The permissions.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub atime: String,
+    pub mtime: String,
+    pub ctime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
 /// `PUT /sandboxes/{id}/network`: replaces the network settings; fields that are left out are cleared.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -150,6 +193,48 @@ pub struct ForkRequest {
 pub enum ForkResult {
     Sandbox(Sandbox),
     Error(ErrorBody),
+}
+
+/// `POST /secrets`.
+#[derive(Clone, Deserialize)]
+pub struct NewSecret {
+    pub name: String,
+    pub value: String,
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+/// `POST /secrets/{id or name}`.
+#[derive(Clone, Deserialize)]
+pub struct SecretUpdate {
+    pub value: String,
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+/// Without the value.
+impl std::fmt::Debug for NewSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewSecret").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Without the value.
+impl std::fmt::Debug for SecretUpdate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SecretUpdate").finish_non_exhaustive()
+    }
+}
+
+/// A secret, without its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Secret {
+    #[serde(rename = "secretID")]
+    pub secret_id: String,
+    pub name: String,
+    pub current_version: i64,
+    pub metadata: BTreeMap<String, String>,
+    pub created_at: String,
+    pub updated_at: String,
 }
 
 /// A sandbox as create, connect and resume answer it.
@@ -344,4 +429,136 @@ pub struct Team {
     pub name: String,
     pub api_key: String,
     pub is_default: bool,
+}
+
+/// `POST /v3/templates`: a build whose steps follow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BuildRequest {
+    /// `name[:tag]`.
+    pub name: Option<String>,
+    /// The older name of `name`.
+    pub alias: Option<String>,
+    pub tags: Option<Vec<String>>,
+    pub cpu_count: Option<u32>,
+    #[serde(rename = "memoryMB")]
+    pub memory_mb: Option<u64>,
+}
+
+/// The reply to [`BuildRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestedBuild {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub public: bool,
+    pub names: Vec<String>,
+    pub tags: Vec<String>,
+    pub aliases: Vec<String>,
+}
+
+/// `GET /templates/{id}/files/{hash}`: whether files have to be uploaded, and where to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesLink {
+    pub present: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// `POST /v2/templates/{id}/builds/{build}`: the steps of a build.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BuildStart {
+    pub from_image: Option<String>,
+    pub from_template: Option<String>,
+    /// Credentials for the image.
+    pub from_image_registry: Option<Value>,
+    pub force: Option<bool>,
+    pub steps: Vec<BuildStartStep>,
+    pub start_cmd: Option<String>,
+    pub ready_cmd: Option<String>,
+}
+
+/// A step of [`BuildStart`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BuildStartStep {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub args: Option<Vec<String>>,
+    pub files_hash: Option<String>,
+    pub force: Option<bool>,
+}
+
+/// `GET /templates/{id}/builds/{build}/status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildStatus {
+    #[serde(rename = "templateID")]
+    pub template_id: String,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    /// `waiting`, `building`, `ready` or `error`; SDKs refuse others.
+    pub status: String,
+    pub logs: Vec<String>,
+    pub log_entries: Vec<BuildLogEntry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<BuildReason>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BuildLogEntry {
+    pub timestamp: String,
+    pub message: String,
+    pub level: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+}
+
+/// Why a build failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BuildReason {
+    pub message: String,
+    /// `base`, `finalize` or the number of the step: SDKs show the user's line by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    pub log_entries: Vec<BuildLogEntry>,
+}
+
+/// `POST /templates/tags`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TagRequest {
+    /// `name:tag`.
+    pub target: String,
+    pub tags: Vec<String>,
+}
+
+/// The reply to [`TagRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tagged {
+    pub tags: Vec<String>,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+}
+
+/// `DELETE /templates/tags`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UntagRequest {
+    pub name: String,
+    pub tags: Vec<String>,
+}
+
+/// A tag in `GET /templates/{id}/tags`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateTag {
+    pub tag: String,
+    #[serde(rename = "buildID")]
+    pub build_id: String,
+    pub created_at: String,
 }

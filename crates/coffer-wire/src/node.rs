@@ -8,7 +8,9 @@
 use std::path::PathBuf;
 
 use coffer_core::network::{Policy, Refusals, Traffic};
-use coffer_core::{Boot, Limits, Memory, SandboxId, SnapshotId};
+use coffer_core::{
+    Boot, Limits, Memory, MountPath, SandboxId, SnapshotId, StartCommand, TemplateDefaults, VolumeId,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -30,6 +32,7 @@ pub struct ToNode {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "nearly every frame is a reply")]
 pub enum FromNode {
     Reply { id: u64, result: Result<Reply, NodeError> },
     Notice(Notice),
@@ -75,18 +78,35 @@ pub enum Request {
         snapshot: SnapshotId,
         memory: Memory,
     },
-    /// Deletes a snapshot: nothing can start from it any more. Files that sandboxes use stay until those are
-    /// gone. Unknown ids are allowed.
+    /// Deletes a snapshot: nothing can start from it afterwards. Files that sandboxes use stay until those
+    /// are gone. Unknown ids are allowed.
     DeleteSnapshot {
         snapshot: SnapshotId,
     },
     /// Every snapshot that sandboxes can start from.
     Snapshots,
+    /// Creates a volume, or changes the limit of the one of that id.
+    CreateVolume {
+        volume: VolumeId,
+        limit_mib: u64,
+    },
+    /// Deletes a volume. Refused while a sandbox mounts it, running or not. Unknown ids are allowed.
+    DeleteVolume {
+        volume: VolumeId,
+    },
+    /// Every volume.
+    Volumes,
     /// Replaces a sandbox's files with those of a snapshot, its own or another's, and boots it on them.
     Rollback {
         sandbox: SandboxId,
         snapshot: SnapshotId,
         memory: Memory,
+    },
+    /// Replaces the defaults of a sandbox's template, for its later snapshots and what starts from those. A
+    /// build calls it before it takes a snapshot.
+    SetDefaults {
+        sandbox: SandboxId,
+        defaults: TemplateDefaults,
     },
     /// Replaces the policy. After the answer, no connection that it forbids is open.
     SetNetwork {
@@ -121,12 +141,24 @@ pub struct CreateSandbox {
     /// Continue the snapshot's processes instead of booting.
     #[serde(default)]
     pub memory: bool,
+    /// Volumes to mount at every start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<NodeMount>,
+}
+
+/// A volume in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeMount {
+    pub volume: VolumeId,
+    pub path: MountPath,
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Reply {
-    Hello(NodeInfo),
+    Hello(Box<NodeInfo>),
     /// The sandbox has a running agentd (create, start, thaw).
     Placed(Placement),
     /// Done, without data (destroy, freeze, stop).
@@ -145,6 +177,19 @@ pub enum Reply {
     Snapshots {
         snapshots: Vec<SnapshotInfo>,
     },
+    Volumes {
+        volumes: Vec<VolumeInfo>,
+    },
+}
+
+/// A volume of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeInfo {
+    pub volume: VolumeId,
+    /// Zero where the pool does not count.
+    pub used_bytes: u64,
+    /// The sandboxes that mount it.
+    pub sandboxes: Vec<SandboxId>,
 }
 
 /// A snapshot that sandboxes can start from.
@@ -185,6 +230,12 @@ pub struct NodeInfo {
     pub memory_snapshot_lacks: Option<String>,
     /// The size of the disk pool, if it is bounded.
     pub pool_bytes: Option<u64>,
+    /// Processors that sandboxes can use; `None` from a node that does not report it.
+    #[serde(default)]
+    pub cpu_count: Option<u32>,
+    /// Memory that all sandboxes together may have; `None` from a node that does not report it.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
     /// The free space in the disk pool.
     #[serde(default)]
     pub pool_free_bytes: Option<u64>,
@@ -251,6 +302,9 @@ pub struct Capabilities {
     /// Whether sandboxes have a network for what a policy allows.
     #[serde(default)]
     pub network: bool,
+    /// Whether there are volumes; older nodes have none.
+    #[serde(default)]
+    pub volumes: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,6 +315,19 @@ pub struct TemplateInfo {
     pub default_user: String,
     pub default_workdir: Option<String>,
     pub env: std::collections::BTreeMap<String, String>,
+    /// A service that agentd starts when the sandbox boots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartCommand>,
+}
+
+impl TemplateInfo {
+    /// Replaces what sandboxes start with.
+    pub fn set_defaults(&mut self, defaults: TemplateDefaults) {
+        self.default_user = defaults.user;
+        self.default_workdir = defaults.workdir;
+        self.env = defaults.env;
+        self.start = defaults.start;
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -339,10 +406,11 @@ pub enum NodeErrorCode {
     UnknownTemplate,
     UnknownSandbox,
     UnknownSnapshot,
+    UnknownVolume,
     WrongState,
     /// Disk, uid ranges or another bounded resource ran out; retrying later may help.
     NoCapacity,
-    /// A part of the node is away and comes back by itself; retrying soon helps.
+    /// A part of the node is unreachable and comes back by itself; retrying soon helps.
     Unavailable,
     Unsupported,
     Internal,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::preset::{OutputFormat, Preset, Word};
-use crate::SizeWish;
+use crate::{LargestSize, SizeWish};
 
 const LONGEST_PROMPT_TEMPLATE: usize = 64 * 1024;
 /// One argument of a program can have 128 KiB.
@@ -18,10 +18,6 @@ const LONGEST_MODEL: usize = 200;
 const USUAL_PROMPT: &str = "{{title}}\n\n{{description}}\n\n{{messages}}";
 const USUAL_TIMEOUT_S: i64 = 3600;
 const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
-/// The bounds of `sandbox.cpus` and `sandbox.memory` in the settings.
-const MOST_CPUS: u32 = 1024;
-const LEAST_MEMORY_MIB: u32 = 64;
-const MOST_MEMORY_MIB: u32 = 16 << 20;
 
 /// A command that works on tasks by itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +69,7 @@ pub struct AgentLimits {
 impl AgentLimits {
     /// The size of its sandbox.
     pub fn size(&self) -> SizeWish {
-        SizeWish { cpu_count: self.cpu_count, memory_mib: self.memory_mib.map(u64::from) }
+        SizeWish { cpu_count: self.cpu_count, memory_mib: self.memory_mib.map(u64::from), disk_mib: None }
     }
 }
 
@@ -185,15 +181,8 @@ impl AgentDefinition {
         if !(1..=LONGEST_TIMEOUT_S).contains(&timeout) {
             return Err(bad("limits.timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));
         }
-        if self.limits.cpu_count.is_some_and(|cpus| !(1..=MOST_CPUS).contains(&cpus)) {
-            return Err(bad("limits.cpu_count", format!("must be between 1 and {MOST_CPUS}")));
-        }
-        let memory = self.limits.memory_mib;
-        if memory.is_some_and(|memory| !(LEAST_MEMORY_MIB..=MOST_MEMORY_MIB).contains(&memory)) {
-            let why = format!("must be between {LEAST_MEMORY_MIB} and {MOST_MEMORY_MIB}");
-            return Err(bad("limits.memory_mib", why));
-        }
-        Ok(())
+        let size = self.limits.size().check(&LargestSize::ANY);
+        size.map_err(|error| bad(format!("limits.{}", error.field), error.why()))
     }
 
     /// The command for a job.

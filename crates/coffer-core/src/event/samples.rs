@@ -46,6 +46,16 @@ fn progress() -> AgentProgress {
     AgentProgress { message: some("Running the tests"), tool: some("bash"), about: some("make test") }
 }
 
+fn template_build(reason: Option<&str>) -> TemplateBuild {
+    let reason = reason.map(text);
+    let step = reason.as_ref().map(|_| text("2"));
+    TemplateBuild { build_id: id(4), name: text("my-app"), tags: vec![text("default")], reason, step }
+}
+
+fn volume() -> VolumeNote {
+    VolumeNote { volume_id: id(4), name: text("cache"), size_mib: 1024 }
+}
+
 fn gone() -> SnapshotGone {
     SnapshotGone { snapshot_id: id(3), name: some("base"), tag: text("v1"), reason: some("requested") }
 }
@@ -184,6 +194,12 @@ pub(super) fn samples() -> Vec<Event> {
         Event::SnapshotFailed(gone()),
         Event::SnapshotDeleting(gone()),
         Event::SnapshotDeleted(gone()),
+        Event::TemplateBuildStarted(template_build(None)),
+        Event::TemplateBuildReady(template_build(None)),
+        Event::TemplateBuildFailed(template_build(Some("failed to run command 'make': exit status 2"))),
+        Event::TemplateDeleted(TemplateGone { name: text("my-app") }),
+        Event::VolumeCreated(volume()),
+        Event::VolumeDeleted(volume()),
         Event::GitStarted(GitStarted {
             operation: id(10),
             kind: text("commit"),

@@ -3,11 +3,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Event;
 use crate::network::Refusal;
 use crate::{
-    ArtifactId, ArtifactKind, ExecutionId, ExecutionSource, ExecutionState, GitOperationId, KeyId, RunId,
-    SandboxId, SandboxState, SnapshotId, StateName, TaskId,
+    ArtifactId, ArtifactKind, BuildId, ExecutionId, ExecutionSource, ExecutionState, GitOperationId, KeyId,
+    RunId, SandboxId, SandboxState, SnapshotId, StateName, TaskId, VolumeId,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,19 +15,6 @@ pub struct SandboxMoved {
     pub from: Option<StateName>,
     pub to: SandboxState,
     pub reason: String,
-}
-
-impl SandboxMoved {
-    /// The event for the new state.
-    pub fn event(self) -> Event {
-        match self.to.name() {
-            StateName::Creating => Event::SandboxCreating(self),
-            StateName::Running => Event::SandboxRunning(self),
-            StateName::Paused => Event::SandboxPaused(self),
-            StateName::Terminated => Event::SandboxTerminated(self),
-            StateName::Error => Event::SandboxError(self),
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +106,13 @@ pub struct SnapshotGone {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeNote {
+    pub volume_id: VolumeId,
+    pub name: String,
+    pub size_mib: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GitStarted {
     pub operation: GitOperationId,
     /// `clone`, `commit`, `push` and the like.
@@ -162,4 +155,22 @@ pub struct ArtifactNote {
     pub task: Option<TaskId>,
     pub sandbox: Option<SandboxId>,
     pub context_id: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateBuild {
+    pub build_id: BuildId,
+    /// The template's name.
+    pub name: String,
+    /// The tags that name the build once it is ready.
+    pub tags: Vec<String>,
+    /// Why it failed.
+    pub reason: Option<String>,
+    /// The step that failed: `base`, `finalize` or its number.
+    pub step: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateGone {
+    pub name: String,
 }

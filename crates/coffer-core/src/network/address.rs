@@ -3,13 +3,13 @@
 //! For IPv6 the rule is inverted: only `2000::/3` is allocated for public use, so everything else is refused
 //! without a list.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// The class of an address. All but [`Class::Public`] are unreachable under every policy.
+/// The class of an address. All but [`Class::Public`] are unreachable under every policy, except for the
+/// operator's [mirrors](super::Mirrors).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
@@ -165,29 +165,6 @@ pub fn pass_on_site(address: IpAddr) -> Result<IpAddr, Class> {
         | Class::CarrierShared
         | Class::Loopback => Ok(address),
         class => Err(class),
-    }
-}
-
-/// Addresses that no policy opens: all that are not public, and this machine's own.
-#[derive(Debug, Clone, Default)]
-pub struct Walls {
-    own: HashSet<IpAddr>,
-}
-
-impl Walls {
-    /// Creates the walls of a machine with the addresses `own`.
-    pub fn new(own: impl IntoIterator<Item = IpAddr>) -> Self {
-        Self { own: own.into_iter().map(normalise).collect() }
-    }
-
-    /// Returns `address` in the form to judge and dial, or the class that forbids it.
-    pub fn pass(&self, address: IpAddr) -> Result<IpAddr, Class> {
-        let address = normalise(address);
-        match classify(address) {
-            Class::Public if self.own.contains(&address) => Err(Class::Host),
-            Class::Public => Ok(address),
-            class => Err(class),
-        }
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::network::Block;
+use crate::network::{Block, Mirror, Walls};
 use proptest::prelude::*;
 
 fn ip(text: &str) -> IpAddr {
@@ -272,5 +272,43 @@ proptest! {
         if classify(IpAddr::V6(address)) == Class::Public && normalise(IpAddr::V6(address)).is_ipv6() {
             prop_assert_eq!(bits >> 125, 1);
         }
+    }
+}
+
+#[test]
+fn a_mirror_may_be_private_but_this_machine_only_by_its_address() {
+    let walls = Walls::new(["10.0.0.9", "198.41.0.4"].map(|own| own.parse().unwrap()));
+    let by_name = Mirror { name: "m.test".parse().unwrap(), ports: [80].into(), address: None };
+    let by_address = Mirror { address: "127.0.0.1".parse().ok(), ..by_name.clone() };
+    for (address, named, addressed) in [
+        ("1.1.1.1", "1.1.1.1", "1.1.1.1"),
+        ("10.0.0.1", "10.0.0.1", "10.0.0.1"),
+        ("::ffff:192.168.0.1", "192.168.0.1", "192.168.0.1"),
+        ("100.64.0.1", "100.64.0.1", "100.64.0.1"),
+        ("fd00::1", "fd00::1", "fd00::1"),
+        ("203.0.113.7", "203.0.113.7", "203.0.113.7"),
+        ("2001:db8::7", "2001:db8::7", "2001:db8::7"),
+        ("10.0.0.9", "host", "10.0.0.9"),
+        ("198.41.0.4", "host", "198.41.0.4"),
+        ("127.0.0.1", "loopback", "127.0.0.1"),
+        ("::1", "loopback", "::1"),
+        ("169.254.169.254", "metadata", "metadata"),
+        ("100.100.100.200", "metadata", "metadata"),
+        ("fd00:ec2::254", "metadata", "metadata"),
+        ("169.254.1.1", "link-local", "link-local"),
+        ("fe80::1", "link-local", "link-local"),
+        ("0.0.0.0", "unspecified", "unspecified"),
+        ("198.19.0.1", "benchmarking", "benchmarking"),
+        ("2002:a00:1::", "transition", "transition"),
+    ] {
+        let passed = |mirror| match walls.pass_mirror(mirror, address.parse().unwrap()) {
+            Ok(address) => address.to_string(),
+            Err(class) => class.to_string(),
+        };
+        assert_eq!(
+            (passed(&by_name).as_str(), passed(&by_address).as_str()),
+            (named, addressed),
+            "{address}"
+        );
     }
 }

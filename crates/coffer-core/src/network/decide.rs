@@ -1,11 +1,11 @@
 //! Decides connections, and names the rule.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Base, Block, Class, Entry, HostName, Policy, Ports, Target, Walls};
+use super::{Base, Block, Class, Entry, HostName, Mirror, Policy, Ports, Target, Walls};
 
 /// The destination of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,8 +62,13 @@ impl Decision {
 /// Decides one connection. Walls come first, then the allow list, the deny list, and the base.
 ///
 /// If address and name are both allowed, the rule for the address is returned: it needs no lookup.
+///
+/// A connection to the stand-in of a mirror is judged by the mirror's name, as `decide_mirror` says.
 pub fn decide(policy: &Policy, walls: &Walls, destination: &Destination) -> Decision {
     let Destination { name, address, port } = destination;
+    if let Some(mirror) = walls.mirrors().at(*address, *port) {
+        return decide_mirror(policy, mirror, *address, *port);
+    }
     let address = match walls.pass(*address) {
         Ok(address) => address,
         Err(class) => return Decision::Refuse { rule: Rule::Never(class) },
@@ -79,6 +84,38 @@ pub fn decide(policy: &Policy, walls: &Walls, destination: &Destination) -> Deci
     }
     let rule = Rule::Base(policy.base());
     if policy.base().opens(*port) { Decision::Allow { rule } } else { Decision::Refuse { rule } }
+}
+
+/// Decides a connection to one of the operator's mirrors, at one of its ports.
+///
+/// An entry of the deny list that names the mirror wins, even over the allow list. Every base but `none` opens
+/// a mirror at its own ports, whatever they are. Entries that are blocks of addresses see the stand-in: the
+/// real address is unknown to whoever wrote them.
+fn decide_mirror(policy: &Policy, mirror: &Mirror, stand_in: IpAddr, port: u16) -> Decision {
+    let by_name = |entry: &&Entry| entry.matches_name(&mirror.name, port);
+    let by_address = |entry: &&Entry| entry.matches_address(stand_in, port);
+    if let Some(entry) = policy.deny().iter().find(by_name) {
+        return Decision::Refuse { rule: Rule::Deny(entry.clone()) };
+    }
+    let allow = policy.allow();
+    if let Some(entry) = allow.iter().find(by_name).or_else(|| allow.iter().find(by_address)) {
+        return Decision::Allow { rule: Rule::Allow(entry.clone()) };
+    }
+    if let Some(entry) = policy.deny().iter().find(by_address) {
+        return Decision::Refuse { rule: Rule::Deny(entry.clone()) };
+    }
+    let rule = Rule::Base(policy.base());
+    if policy.base() == Base::None { Decision::Refuse { rule } } else { Decision::Allow { rule } }
+}
+
+/// Returns the stand-in of the mirror called `name`, and whether the sandbox may know it: it may, if it may
+/// connect to any port of the mirror. `None` if no mirror has this name.
+pub fn may_ask_mirror(policy: &Policy, walls: &Walls, name: &HostName) -> Option<(Ipv4Addr, Decision)> {
+    let (stand_in, mirror) = walls.mirrors().named(name)?;
+    let mut decisions = mirror.ports.iter().map(|port| decide_mirror(policy, mirror, stand_in.into(), *port));
+    let first = decisions.next()?;
+    let allowed = if first.is_allowed() { None } else { decisions.find(Decision::is_allowed) };
+    Some((stand_in, allowed.unwrap_or(first)))
 }
 
 /// Returns whether a name could change the result of [`decide`] for an address and port, so that waiting for

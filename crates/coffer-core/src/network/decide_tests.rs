@@ -1,4 +1,5 @@
 use super::*;
+use crate::network::Mirrors;
 use proptest::prelude::*;
 
 fn policy(base: Base, allow: &[&str], deny: &[&str]) -> Policy {
@@ -223,4 +224,92 @@ proptest! {
             prop_assert!(may_ask(&policy, name).is_allowed());
         }
     }
+}
+
+/// The walls of a machine with two mirrors, and the stand-ins of these.
+fn mirrored() -> (Walls, [String; 2]) {
+    let mirror = |name: &str, ports: &[u16]| Mirror {
+        name: name.parse().unwrap(),
+        ports: ports.iter().copied().collect(),
+        address: None,
+    };
+    let mirrors = Mirrors::new([mirror("pypi.corp.test", &[443, 3141]), mirror("deb.corp.test", &[80])]);
+    let walls = Walls::new(["10.0.0.9".parse().unwrap()]).with_mirrors(mirrors.unwrap());
+    let stand_in = |name: &str| walls.mirrors().named(&name.parse().unwrap()).unwrap().0.to_string();
+    let stand_ins = [stand_in("pypi.corp.test"), stand_in("deb.corp.test")];
+    (walls, stand_ins)
+}
+
+#[test]
+fn a_mirror_is_judged_by_its_own_name_at_its_own_ports() {
+    let (walls, [pypi, deb]) = mirrored();
+    let none = policy(Base::None, &[], &[]);
+    let web = policy(Base::Web, &[], &[]);
+    let public = policy(Base::Public, &[], &[]);
+    for (policy, name, address, port, expected) in [
+        (&none, "", &pypi, 443, "no base:none"),
+        (&web, "", &pypi, 443, "yes base:web"),
+        // `web` is two ports of public hosts; a mirror has its own.
+        (&web, "", &pypi, 3141, "yes base:web"),
+        (&public, "", &deb, 80, "yes base:public"),
+        // Another port, another address of the block, and what is private.
+        (&public, "", &deb, 443, "no never:benchmarking"),
+        (&public, "", &pypi, 80, "no never:benchmarking"),
+        (&public, "pypi.corp.test", &"198.19.255.255".into(), 443, "no never:benchmarking"),
+        (&public, "pypi.corp.test", &"10.0.0.1".into(), 443, "no never:private"),
+        (&public, "pypi.corp.test", &"169.254.169.254".into(), 80, "no never:metadata"),
+        // The sandbox's claim of a name is not asked.
+        (&policy(Base::Web, &[], &["pypi.corp.test"]), "other.test", &pypi, 443, "no deny:pypi.corp.test"),
+        (&policy(Base::Web, &[], &["*.corp.test:443"]), "", &pypi, 443, "no deny:*.corp.test:443"),
+        (&policy(Base::Web, &[], &["*.corp.test:443"]), "", &pypi, 3141, "yes base:web"),
+        // Deny wins where it names the mirror, also over allow.
+        (&policy(Base::Public, &["pypi.corp.test"], &["*.corp.test"]), "", &pypi, 443, "no deny:*.corp.test"),
+        (&policy(Base::Public, &["*"], &["pypi.corp.test"]), "", &pypi, 443, "no deny:pypi.corp.test"),
+        // A list of allowed names, as E2B writes it and as we do.
+        (
+            &policy(Base::Public, &["deb.corp.test"], &["0.0.0.0/0", "::/0"]),
+            "",
+            &deb,
+            80,
+            "yes allow:deb.corp.test",
+        ),
+        (
+            &policy(Base::Public, &["deb.corp.test"], &["0.0.0.0/0", "::/0"]),
+            "",
+            &pypi,
+            443,
+            "no deny:0.0.0.0/0",
+        ),
+        (&policy(Base::Public, &["deb.corp.test"], &["*"]), "", &pypi, 443, "no deny:*"),
+        (&policy(Base::None, &["deb.corp.test:80"], &[]), "", &deb, 80, "yes allow:deb.corp.test:80"),
+        (&policy(Base::None, &["deb.corp.test:443"], &[]), "", &deb, 80, "no base:none"),
+        (&policy(Base::None, &["*"], &[]), "", &deb, 80, "yes allow:*"),
+        // Its real address means nothing to lists.
+        (&policy(Base::None, &["10.0.0.0/8"], &[]), "", &deb, 80, "no base:none"),
+        (&policy(Base::Web, &[], &["10.0.0.0/8"]), "", &deb, 80, "yes base:web"),
+    ] {
+        let found = match decide(policy, &walls, &to(name, address, port)) {
+            Decision::Allow { rule } => format!("yes {rule}"),
+            Decision::Refuse { rule } => format!("no {rule}"),
+        };
+        assert_eq!(found, expected, "{policy:?} {name} {address} {port}");
+    }
+}
+
+#[test]
+fn a_sandbox_learns_a_stand_in_only_if_it_may_use_it() {
+    let (walls, [pypi, _]) = mirrored();
+    let name: HostName = "pypi.corp.test".parse().unwrap();
+    for (policy, expected) in [
+        (policy(Base::None, &[], &[]), false),
+        (policy(Base::Web, &[], &[]), true),
+        (policy(Base::Web, &[], &["pypi.corp.test:443"]), true),
+        (policy(Base::Web, &[], &["pypi.corp.test"]), false),
+        (policy(Base::None, &["pypi.corp.test:3141"], &[]), true),
+        (policy(Base::Public, &[], &["0.0.0.0/0", "::/0"]), false),
+    ] {
+        let (stand_in, decision) = may_ask_mirror(&policy, &walls, &name).unwrap();
+        assert_eq!((stand_in.to_string(), decision.is_allowed()), (pypi.clone(), expected), "{policy:?}");
+    }
+    assert_eq!(may_ask_mirror(&Policy::of(Base::Web), &walls, &"corp.test".parse().unwrap()), None);
 }

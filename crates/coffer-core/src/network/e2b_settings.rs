@@ -9,6 +9,13 @@ use super::{
     HeaderText, Policy, Proxy, SECRET_REFERENCE, policy_from_e2b,
 };
 
+/// How E2B's clients refer to a secret of the project; its name and `}` follow.
+pub const E2B_SECRET_REFERENCE: &str = "${e2b.secrets.";
+
+fn refers_to_secret(value: &str) -> bool {
+    value.contains(SECRET_REFERENCE) || value.contains(E2B_SECRET_REFERENCE)
+}
+
 /// Outbound and inbound settings, as E2B's clients write them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -70,7 +77,7 @@ pub struct E2bTransform {
 impl E2bRule {
     fn refers_to_secrets(&self) -> bool {
         let headers = self.transform.as_ref().and_then(|transform| transform.headers.as_ref());
-        headers.into_iter().flat_map(BTreeMap::values).any(|value| value.contains(SECRET_REFERENCE))
+        headers.into_iter().flat_map(BTreeMap::values).any(|value| refers_to_secret(value))
     }
 }
 
@@ -79,7 +86,10 @@ impl E2bRule {
 pub enum BadE2bSettings {
     #[error(transparent)]
     Lists(#[from] BadE2bNetwork),
-    #[error("rules cannot use workload identity tokens here")]
+    #[error(
+        "this server does not support workload identity tokens in rules; use a secret instead: \
+         `${{e2b.secrets.NAME}}`"
+    )]
     IdentityToken,
     #[error("rules for '{host}': {error}")]
     Header { host: String, error: BadHeader },
@@ -87,18 +97,25 @@ pub enum BadE2bSettings {
     Host(#[from] BadHeaderHost),
     #[error(transparent)]
     TooLarge(#[from] BadPolicy),
-    #[error("egressProxy tls is not supported here: use a proxy without TLS")]
+    #[error("this server does not support egressProxy tls; use a proxy without TLS")]
     ProxyTls,
     #[error("egressProxy: {0}")]
     Proxy(#[from] BadProxy),
-    #[error("network.policy stands alone: leave out allowOut, denyOut and allow_internet_access")]
+    #[error("network.policy cannot be combined with allowOut, denyOut or allow_internet_access")]
     PolicyAndLists,
-    #[error("network.policy cannot be withheld")]
+    #[error("network.policy cannot be `withheld`")]
     PolicyWithheld,
-    #[error("network.policy has no routes for git: clone a repository into the sandbox instead")]
+    #[error("network.policy cannot have routes for git: clone a repository into the sandbox instead")]
     PolicyWithGit,
-    #[error("network.policy cannot have a proxy: use egressProxy next to it")]
+    #[error("network.policy cannot have a proxy: set egressProxy instead")]
     PolicyWithProxy,
+}
+
+impl BadE2bSettings {
+    /// Whether the settings are right but ask for something that this server does not have.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::IdentityToken | Self::ProxyTls)
+    }
 }
 
 impl E2bSettings {
@@ -144,10 +161,11 @@ impl E2bSettings {
         for (host, rules) in self.rules.iter().flatten() {
             let of = rules.iter().filter_map(|rule| rule.transform.as_ref()?.headers.as_ref()).flatten();
             let read = |(name, text): (&String, &String)| {
+                let text = text.replace(E2B_SECRET_REFERENCE, SECRET_REFERENCE);
                 if text.contains("${e2b.") {
                     return Err(BadE2bSettings::IdentityToken);
                 }
-                let (name, text) = (HeaderName::parse(name), HeaderText::parse(text));
+                let (name, text) = (HeaderName::parse(name), HeaderText::parse(&text));
                 let wrong = |error| BadE2bSettings::Header { host: host.chars().take(80).collect(), error };
                 Ok((name.map_err(wrong)?, text.map_err(wrong)?))
             };
@@ -169,7 +187,7 @@ impl E2bSettings {
         for rule in self.rules.iter_mut().flat_map(BTreeMap::values_mut).flatten() {
             let headers = rule.transform.iter_mut().filter_map(|transform| transform.headers.as_mut());
             let values = headers.flat_map(BTreeMap::values_mut);
-            for value in values.filter(|value| !value.contains(SECRET_REFERENCE)) {
+            for value in values.filter(|value| !refers_to_secret(value)) {
                 *value = "***".to_string();
             }
         }

@@ -12,17 +12,21 @@ mod e2b_settings;
 mod entry;
 mod git;
 mod header;
+mod mirror;
 mod name;
 mod policy;
 mod proxy;
 mod report;
 mod settings;
+mod walls;
 
-pub use address::{Class, Walls, classify, normalise, parse_address, pass_on_site};
+pub use address::{Class, classify, normalise, parse_address, pass_on_site};
 pub use block::{BadBlock, Block};
-pub use decide::{Decision, Destination, Rule, decide, may_ask, needs_name};
+pub use decide::{Decision, Destination, Rule, decide, may_ask, may_ask_mirror, needs_name};
 pub use e2b::{BadE2bNetwork, E2bNetwork, policy_from_e2b};
-pub use e2b_settings::{BadE2bSettings, E2bProxy, E2bProxyTls, E2bRule, E2bSettings, E2bTransform};
+pub use e2b_settings::{
+    BadE2bSettings, E2B_SECRET_REFERENCE, E2bProxy, E2bProxyTls, E2bRule, E2bSettings, E2bTransform,
+};
 pub use entry::{BadEntry, Entry, Ports, Target};
 pub use git::{
     BadGitRoute, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitHost, GitObject, GitReference, GitRoute, GitSlug,
@@ -31,8 +35,10 @@ pub use git::{
 pub use header::{
     BadHeader, BadHeaderHost, HeaderHost, HeaderName, HeaderRule, HeaderText, Opened, SECRET_REFERENCE,
 };
+pub use mirror::{Mirror, Mirrors, TooManyMirrors};
 pub use name::{BadName, HostName, NamePattern};
 pub use policy::{BadPolicy, Base, Policy};
 pub use proxy::{BadProxy, Login, Proxy, ProxyHost};
 pub use report::{Refusal, Refusals, RefusedKind, Traffic};
 pub use settings::{BadNetworkSettings, Inbound, NetworkSettings};
+pub use walls::{Walls, pass_as_mirror};

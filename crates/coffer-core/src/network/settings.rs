@@ -40,9 +40,9 @@ impl Default for Inbound {
 /// The network settings of a row cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum BadNetworkSettings {
-    #[error("the settings are not of a known form: {0}")]
+    #[error("the settings have an unknown form: {0}")]
     Form(#[from] serde_json::Error),
-    #[error("the settings make no sense: {0}")]
+    #[error("the settings are invalid: {0}")]
     Meaning(#[from] BadE2bSettings),
 }
 
@@ -203,6 +203,24 @@ mod tests {
         let expected =
             json!({"denyOut": ["8.8.8.8"], "maskRequestHost": "a.com", "allowPublicTraffic": false});
         assert_eq!(serde_json::to_value(after.shown).unwrap(), expected);
+    }
+
+    #[test]
+    fn e2bs_references_mean_secrets_of_the_project() {
+        let rule = |value: &str| json!({"rules": {"a.com": [{"transform": {"headers": {"X": value}}}]}});
+        let settings = old(rule("Bearer ${e2b.secrets.a-b} ${secret:c}"), None);
+        let names: Vec<_> = settings.policy.secret_names().into_iter().collect();
+        assert_eq!(names, ["a-b", "c"]);
+        let shown = serde_json::to_value(&settings.shown).unwrap();
+        assert_eq!(shown, rule("Bearer ${e2b.secrets.a-b} ${secret:c}"), "as it was written");
+        let left = old(rule("${e2b.secrets.a}"), None).without_references();
+        assert!(left.policy.headers().is_empty());
+        assert_eq!(serde_json::to_value(&left.shown).unwrap(), json!({"rules": {}}));
+        for unsupported in ["${e2b.identity.tokens.a}", "${e2b.sandboxId}", "${e2b.secrets.a}${e2b.x}"] {
+            let settings = serde_json::from_value(rule(unsupported)).unwrap();
+            let refused = NetworkSettings::from_e2b(Some(settings), None).unwrap_err();
+            assert!(refused.is_unsupported(), "{unsupported}: {refused}");
+        }
     }
 
     #[test]
