@@ -39,9 +39,13 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
         match find(node, &entry) {
             Outcome::Holds(state) => {
                 if let Err(error) = node.uids.take_again(entry.uid_base) {
-                    tracing::error!(sandbox.id = %id, "sandbox {id}: {error}");
+                    tracing::error!(
+                        sandbox.id = %id,
+                        "could not reserve the uid range of sandbox {id}: {error}"
+                    );
                 }
                 node.processors.take_again(&entry.cpus);
+                node.volumes.hold_again(entry.name(), &entry.spec.volumes);
                 kept.names.insert(entry.name());
                 kept.files.insert(entry.files_name());
                 let entry = as_it_runs(node, entry, &state);
@@ -58,7 +62,7 @@ pub(crate) fn adopt(node: &Arc<Node>) -> io::Result<Vec<Orphan>> {
     }
     if !kept.names.is_empty() || !ended.is_empty() {
         // The ended ones were being created or destroyed, were unclaimed slots, or died while no node ran.
-        tracing::info!("took up {} sandboxes, giving back {} that ended", kept.names.len(), ended.len());
+        tracing::info!("adopted {} sandboxes, releasing {} that ended", kept.names.len(), ended.len());
     }
     for (entry, record) in ended {
         end(node, &entry, record);
@@ -94,7 +98,7 @@ fn find(node: &Arc<Node>, entry: &Entry) -> Outcome {
         Phase::Creating | Phase::Destroying => Outcome::Unwanted,
         Phase::Dead { cause } => Outcome::Died(cause.clone()),
         Phase::Stopped | Phase::Starting | Phase::Stopping => {
-            // A start or stop that was cut off: its processes go, its files are as they were.
+            // An interrupted start or stop: its processes end, its files are unchanged.
             end_processes(&node.cgroups.of(name));
             sandbox::clear_run(node, name);
             match node.pool.find(&entry.files_name()).and_then(|_| safe(node, entry)) {
@@ -169,8 +173,8 @@ fn gone_with_the_host(node: &Arc<Node>, entry: &Entry, did: &str) -> Outcome {
     }
 }
 
-/// Whether a sandbox has processes once a CRIU is done with them that an earlier node had begun: it may be
-/// about to end them.
+/// Waits for a CRIU that an earlier node started, because it may be about to end the processes; returns
+/// whether the sandbox still has any.
 #[expect(clippy::disallowed_methods, reason = "runs on a thread that may block")]
 fn outlives_criu(node: &Node, entry: &Entry, process: &Process) -> bool {
     if Watched::again(process, &node.host_boot_id).is_none() {
@@ -182,7 +186,7 @@ fn outlives_criu(node: &Node, entry: &Entry, process: &Process) -> bool {
         std::thread::sleep(Duration::from_millis(10));
     }
     let Some(pidfd) = Watched::again(process, &node.host_boot_id) else { return false };
-    // Those that it ended take a moment.
+    // Processes that it killed take a moment to exit.
     let mut polled = [PollFd::new(&pidfd, PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&DYING)) == Ok(0)
 }
@@ -196,7 +200,7 @@ fn is_at_work(cgroup: &SandboxCgroup, process: &Process) -> bool {
     tracer.is_some_and(|tracer| tracer.trim() != "0") || cgroup.processes().into_iter().any(is_outside)
 }
 
-/// Its image must be there; whether it is whole is found out when it is used.
+/// Its image must exist; whether it is complete is checked when it is used.
 fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
     let name = entry.name();
     end_processes(&node.cgroups.of(name));
@@ -214,8 +218,8 @@ fn hibernated(node: &Arc<Node>, entry: &Entry) -> Outcome {
     }
 }
 
-/// The entry of a sandbox that keeps running: an interrupted hibernation is dropped, and a wake-up that got
-/// as far as processes is complete.
+/// The entry of a sandbox that keeps running: an interrupted hibernation is dropped, and a restore that has
+/// started processes counts as complete.
 fn as_it_runs(node: &Node, entry: Entry, state: &State) -> Entry {
     match (entry.phase, state) {
         (
@@ -255,7 +259,7 @@ fn as_it_runs(node: &Node, entry: Entry, state: &State) -> Entry {
     }
 }
 
-/// Finishes a stop that was cut off: from here on its files outlive the host's own crash.
+/// Finishes an interrupted stop: from here on its files survive a crash of the host.
 fn safe(node: &Node, entry: &Entry) -> io::Result<()> {
     if entry.phase != Phase::Stopping {
         return Ok(());
@@ -285,14 +289,14 @@ fn end_processes(cgroup: &SandboxCgroup) {
 fn end(node: &Arc<Node>, entry: &Entry, record: Record) {
     let name = entry.name();
     end_processes(&node.cgroups.of(name));
-    // This node has not allocated its ids or processors. Another sandbox may have the ids by now, because
+    // This node has not allocated its ids or processors. Another sandbox may already have the ids, because
     // they are released before the entry is removed.
     let files = entry.files_name();
     let remains = Remains { node: node.clone(), name, files, uid_base: None, cpus: Vec::new(), record };
     if !remains.give_back() {
         // Files with these ids still exist, so reserve the ids.
         if let Err(error) = node.uids.take_again(entry.uid_base) {
-            tracing::error!(sandbox.id = %name, "sandbox {name}: {error}");
+            tracing::error!(sandbox.id = %name, "could not reserve the uid range of sandbox {name}: {error}");
         }
     }
 }

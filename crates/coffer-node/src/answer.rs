@@ -44,8 +44,23 @@ pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, 
             .await
         }
         Request::Snapshots => Ok(Reply::Snapshots { snapshots: node.snapshots.list() }),
+        Request::CreateVolume { volume, limit_mib } => {
+            let node = node.clone();
+            blocking(move || node.volumes.create(&node.pool, volume, limit_mib).map(|()| Reply::Done)).await
+        }
+        Request::DeleteVolume { volume } => {
+            let node = node.clone();
+            blocking(move || node.volumes.delete(&node.pool, volume).map(|()| Reply::Done)).await
+        }
+        Request::Volumes => {
+            let node = node.clone();
+            blocking(move || node.volumes.list(&node.pool).map(|volumes| Reply::Volumes { volumes })).await
+        }
         Request::SetNetwork { sandbox, policy } => {
             ask(node, sandbox, Command::SetNetwork(Box::new(policy))).await
+        }
+        Request::SetDefaults { sandbox, defaults } => {
+            ask(node, sandbox, Command::SetDefaults(Box::new(defaults))).await
         }
         Request::Refusals { sandbox, after } => refusals(node, sandbox, after).await,
         Request::List => Ok(Reply::Sandboxes {
@@ -77,22 +92,26 @@ fn hello(node: &Node, protocol: u32) -> Result<Reply, NodeError> {
         freeze: node.cgroups.can_freeze(),
         memory_snapshot: lacks.is_none(),
         network: node.network.families().is_some(),
+        volumes: true,
     };
     let warnings = node.warnings.clone();
     let pool_bytes = node.pool.size_bytes();
-    Ok(Reply::Hello(NodeInfo {
+    let info = NodeInfo {
         protocol: PROTOCOL,
         engine: "linux".into(),
         capabilities,
         memory_snapshot_lacks: lacks,
         pool_bytes,
+        cpu_count: Some(node.processors.count()),
+        memory_bytes: Some(node.cgroups.memory_bytes()),
         pool_free_bytes: node.pool.free_bytes(),
         warm_ready: node.warm.ready(),
         warnings,
         pressure: node.cgroups.pressure(),
         kernel: node.features.report(),
         orphans: node.orphans.get().cloned().unwrap_or_default(),
-    }))
+    };
+    Ok(Reply::Hello(Box::new(info)))
 }
 
 async fn create(node: &Arc<Node>, spec: CreateSandbox) -> Result<Reply, NodeError> {
@@ -107,7 +126,7 @@ async fn take_snapshot(
     memory: Memory,
 ) -> Result<Reply, NodeError> {
     match node.snapshots.get(snapshot) {
-        // A retry, perhaps because a node died before it answered; the source may be gone by now.
+        // A retry, perhaps because a node died before it answered; the source may no longer exist.
         Ok(made) if made.info.sandbox == sandbox => Ok(Reply::Snapshot(made.info.clone())),
         _ => ask(node, sandbox, Command::Snapshot { snapshot, memory }).await,
     }

@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use coffer_core::mirrors::PackageMirrors;
+
 use crate::features::Lacking;
 
 /// Directories and resources of a node.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
-    /// Root's alone: journal, pool image. One node at a time.
+    /// Accessible only to root: journal, pool image. One node at a time.
     pub data_dir: PathBuf,
     /// Sockets and small files; short, because a socket's path holds 107 bytes.
     pub run_dir: PathBuf,
@@ -23,10 +25,12 @@ pub struct NodeConfig {
     pub git_memory: Option<u64>,
     /// Members of this group may use the node's and the sandboxes' sockets.
     pub server_gid: u32,
-    /// Give sandboxes a way out, by the egress that listens in `run_dir`.
+    /// Connect sandboxes to the network, through the egress that listens in `run_dir`.
     pub network: bool,
     /// The certificate of the authority that sandboxes are to trust, a PEM file.
     pub authority: Option<PathBuf>,
+    /// Package mirrors that clients in sandboxes are configured for.
+    pub mirrors: PackageMirrors,
     /// Encrypt images of sandboxes' memory on disk, each under its own key.
     pub encrypt_memory: bool,
     /// Kernel features to do without, as if they were missing.
@@ -63,7 +67,7 @@ impl Default for WarmChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PoolChoice {
     /// A btrfs image of this size (default: a quarter of the free space, from 2 to 64 GiB), or plain
-    /// directories where that cannot be had.
+    /// directories if that is not possible.
     Auto { size_bytes: Option<u64> },
     /// Plain directories; disk use is not limited.
     Directory,

@@ -90,14 +90,14 @@ pub(crate) enum Phase {
     /// Its processes are being ended, its files stay.
     Stopping,
     Stopped,
-    /// Its memory is on disk, and its processes are about to end: where they live, they count.
+    /// Its memory is on disk, and its processes are about to end: if they are alive, the sandbox runs.
     Hibernating {
         process: Process,
     },
     /// Its memory is on disk.
     Hibernated,
-    /// Its memory is on disk, and the processes restored from there are about to run: if they live, they
-    /// count. After a restart of the host it is unknown how far they got.
+    /// Its memory is on disk, and the processes restored from there are about to run: if they are alive, the
+    /// sandbox runs. After a restart of the host it is unknown how far they got.
     Waking {
         process: Process,
     },
@@ -108,7 +108,7 @@ pub(crate) enum Phase {
     Destroying,
 }
 
-/// Whether losing the write in a crash of the host would contradict what the server was promised.
+/// Whether a write must survive a crash of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// State that a crash of the host ends anyway: processes.
@@ -172,8 +172,8 @@ impl Journal {
 
     /// Replaces an entry that was never synced by one that need not be. A crash of this node leaves
     /// the one or the other, as with [`Journal::write`], because both are one page and one system call;
-    /// a crash of the host may leave neither, and then neither names anything that is still there.
-    /// Renaming costs ten times as much: the file system writes the file out for it.
+    /// a crash of the host may leave neither, but then nothing that they name exists either.
+    /// Renaming costs ten times as much, because the file system flushes the file for it.
     pub(crate) fn overwrite(&self, entry: &Entry) -> io::Result<()> {
         let bytes = encode(entry)?;
         let file = fs::OpenOptions::new().write(true).open(self.path(entry.name()))?;
@@ -246,6 +246,7 @@ mod tests {
                 network: coffer_core::network::Policy::default(),
                 snapshot: None,
                 memory: false,
+                volumes: Vec::new(),
             },
             slot: None,
             template: TemplateInfo {
@@ -254,6 +255,7 @@ mod tests {
                 default_user: "user".into(),
                 default_workdir: None,
                 env: Default::default(),
+                start: None,
             },
             overlays: Vec::new(),
             uid_base: 0x7000_0000,
@@ -332,7 +334,7 @@ mod tests {
         let mut found = layers(home.path()).unwrap();
         found.sort();
         assert_eq!(found, [PathBuf::from("/one"), PathBuf::from("/two")]);
-        // What cannot be read may stand on any layer.
+        // An unreadable entry may use any layer.
         let odd = home.path().join("sandboxes/odd.json");
         fs::write(&odd, "{").unwrap();
         assert!(layers(home.path()).is_err());

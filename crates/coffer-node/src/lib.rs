@@ -15,7 +15,8 @@
 //!
 //! From the top down: `daemon` starts and stops, `rpc` and `answer` serve, `adopt` and `sandbox` work on what `node`
 //! holds together; below are `warm`, `registry`, `memory`, `snapshots`, `files`, then `spawner`, `pool`, `cgroup`,
-//! `network`, `journal`, which know nothing of each other's use. `scripts/module-graph` draws it and keeps it so.
+//! `network`, `journal`, which know nothing of each other's use. `scripts/module-graph` draws it and checks
+//! it.
 #![cfg_attr(
     test,
     allow(
@@ -49,6 +50,7 @@ mod spawner;
 mod strays;
 mod trust;
 mod uids;
+mod volumes;
 mod warm;
 
 pub use cgroup::enter_git_cgroup;

@@ -24,6 +24,7 @@ use crate::snapshots::Snapshots;
 use crate::spawner::{OverlayRecipe, SpawnerClient};
 use crate::trust::Trust;
 use crate::uids::UidRanges;
+use crate::volumes::Volumes;
 use crate::warm::Warm;
 
 /// Everything that the tasks of a node share.
@@ -36,6 +37,7 @@ pub(crate) struct Node {
     pub(crate) templates: TemplateStore,
     pub(crate) journal: Journal,
     pub(crate) snapshots: Snapshots,
+    pub(crate) volumes: Volumes,
     pub(crate) pool: Pool,
     pub(crate) images: Images,
     pub(crate) cgroups: Cgroups,
@@ -48,7 +50,7 @@ pub(crate) struct Node {
     pub(crate) trust: Option<Trust>,
     pub(crate) host_boot_id: String,
     pub(crate) notices: broadcast::Sender<Notice>,
-    /// Connections and requests under way.
+    /// Open connections and requests in progress.
     pub(crate) requests: TaskTracker,
     /// Owners of sandboxes.
     pub(crate) owners: TaskTracker,

@@ -22,6 +22,11 @@ impl Processors {
         Self { loads: Mutex::new(usable.map(|cpu| (cpu, 0)).collect()) }
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.loads.lock().len()).unwrap_or(u32::MAX)
+    }
+
     /// The least used processors; empty means all.
     pub(crate) fn take(&self, count: u32) -> Vec<usize> {
         let count = count.max(1) as usize;

@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard};
 
 use coffer_core::network::{Policy, Traffic};
 use coffer_core::sync::Mutex;
-use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId, TemplateDefaults};
 use coffer_wire::node::{
     CreateSandbox, NodeError, NodeErrorCode, Placement, Reply, RunState, Sample, SandboxStatus,
 };
@@ -36,6 +36,7 @@ pub(crate) enum Command {
     Snapshot { snapshot: SnapshotId, memory: Memory },
     Rollback { snapshot: SnapshotId, memory: Memory },
     SetNetwork(Box<Policy>),
+    SetDefaults(Box<TemplateDefaults>),
 }
 
 impl Command {
@@ -52,6 +53,7 @@ impl Command {
             Self::Snapshot { .. } => "snapshotted",
             Self::Rollback { .. } => "rolled back",
             Self::SetNetwork(_) => "given another network policy",
+            Self::SetDefaults(_) => "given other defaults",
         }
     }
 }
@@ -126,8 +128,8 @@ impl Handle {
         (Self { sandbox, asks, view: view.clone() }, Desk { inbox, view })
     }
 
-    /// Asks and waits for the answer. Refused at once where very many wait already, which no client does that waits for
-    /// its answers; only an end is never refused.
+    /// Sends a request and waits for the answer. Refused at once if too many requests wait, which clients
+    /// that wait for their answers never cause; an end is never refused.
     pub(crate) async fn ask(&self, command: Command) -> Result<Reply, NodeError> {
         let (answer, answered) = oneshot::channel();
         let gone = || unknown(self.sandbox);
@@ -181,7 +183,7 @@ impl Handle {
     }
 }
 
-/// Where a running sandbox's use is read.
+/// Reads the resource usage of a running sandbox.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub(crate) cgroup: SandboxCgroup,
@@ -213,7 +215,7 @@ impl Meter {
 }
 
 pub(crate) fn unknown(sandbox: SandboxId) -> NodeError {
-    NodeError::new(NodeErrorCode::UnknownSandbox, format!("there is no sandbox {sandbox}"))
+    NodeError::new(NodeErrorCode::UnknownSandbox, format!("sandbox {sandbox} not found"))
 }
 
 #[cfg(test)]

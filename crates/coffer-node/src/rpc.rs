@@ -15,7 +15,7 @@ use tracing::{Instrument as _, Span};
 use crate::answer;
 use crate::node::Node;
 
-/// Requests of one connection that may be under way; more wait unread.
+/// Requests of one connection that may be in progress; more wait unread.
 const UNDER_WAY: usize = 256;
 /// How long a connection that ends waits for its last answers to be read.
 const PARTING: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ pub(crate) async fn serve(node: &Arc<Node>, stop: &CancellationToken) -> io::Res
                         }
                     });
                 }
-                // Out of descriptors, most likely: go on when some are back.
+                // Probably out of descriptors: continue when some are free again.
                 Err(error) => {
                     tracing::error!("could not accept a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -115,7 +115,7 @@ async fn write(
             },
             notice = notices.recv() => match notice {
                 Ok(notice) => FromNode::Notice(notice),
-                // It missed some: it must connect again and compare.
+                // The server missed some notices: it must reconnect and compare.
                 Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => return Ok(()),
             },
         };
@@ -136,10 +136,14 @@ fn describe(request: &Request) -> String {
         Request::Snapshot { sandbox, snapshot, .. } => format!("snapshot {snapshot} of sandbox {sandbox}"),
         Request::DeleteSnapshot { snapshot } => format!("deletion of snapshot {snapshot}"),
         Request::Snapshots => "snapshots".into(),
+        Request::CreateVolume { volume, .. } => format!("create of volume {volume}"),
+        Request::DeleteVolume { volume } => format!("deletion of volume {volume}"),
+        Request::Volumes => "volumes".into(),
         Request::Rollback { sandbox, snapshot, .. } => {
             format!("rollback of sandbox {sandbox} to snapshot {snapshot}")
         }
         Request::SetNetwork { sandbox, .. } => format!("new network policy of sandbox {sandbox}"),
+        Request::SetDefaults { sandbox, .. } => format!("new defaults of sandbox {sandbox}"),
         Request::Refusals { sandbox, .. } => format!("refusals of sandbox {sandbox}"),
         Request::List => "list".into(),
         Request::Stats => "stats".into(),

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use coffer_template::{BASE, BaseOptions, BuildError, Template, TemplateStore};
+use coffer_template::{BASE, BaseOptions, BuildError, Recipe, Template, TemplateStore};
 
 fn root_or_skip() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -42,7 +42,7 @@ fn base_or_skip() -> Option<Template> {
     }
     let began = Instant::now();
     let mut last = String::new();
-    let built = store.build_base(&BaseOptions::default(), &mut |progress| {
+    let built = store.bootstrap(Recipe::Base, &BaseOptions::default(), &mut |progress| {
         let line = format!("{:3.0}% {}", progress.overall() * 100.0, progress.phase);
         if line != last {
             eprintln!("{line}");

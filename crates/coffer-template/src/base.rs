@@ -1,4 +1,5 @@
-//! `base`: a small Debian or Ubuntu with common tools, from the host's own mirrors.
+//! Templates that are bootstrapped from packages of the host's own mirrors: `base`, a Debian or Ubuntu with common
+//! tools, and `debian-12` and `debian-13`, which stand in for the images of those names.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use rustix::fs::statvfs;
 use sha2::{Digest as _, Sha256};
 
 use super::bootstrap::{LEFT_OUT, Run, Tool};
-use super::finish::{TEXTS, finish};
+use super::finish::{CHECK, FEW_CHECK, TEXTS, finish};
 use super::manifest::Manifest;
 use super::progress::{Phase, Progress, Reader};
 use super::sources::{self, Plan, SourcesError};
@@ -57,6 +58,71 @@ const PACKAGES: &[&str] = &[
     "zip",
 ];
 
+/// What `debian-12` and `debian-13` have beyond the essential packages: as little as the images of those names, and
+/// what ready checks and E2B's clients call.
+const FEW_PACKAGES: &[&str] = &[
+    "adduser",
+    "apt",
+    "bash",
+    "ca-certificates",
+    "coreutils",
+    "curl",
+    "iproute2",
+    "mount",
+    "procps",
+    "sudo",
+    "tzdata",
+];
+
+/// A template that is bootstrapped from packages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recipe {
+    Base,
+    Debian12,
+    Debian13,
+}
+
+impl Recipe {
+    pub const ALL: [Self; 3] = [Self::Base, Self::Debian12, Self::Debian13];
+
+    /// The template's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Base => BASE,
+            Self::Debian12 => "debian-12",
+            Self::Debian13 => "debian-13",
+        }
+    }
+
+    /// The recipe of a template.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|recipe| recipe.name() == name)
+    }
+
+    const fn packages(self) -> &'static [&'static str] {
+        match self {
+            Self::Base => PACKAGES,
+            Self::Debian12 | Self::Debian13 => FEW_PACKAGES,
+        }
+    }
+
+    /// Its release, if that is part of its name.
+    const fn suite(self) -> Option<&'static str> {
+        match self {
+            Self::Base => None,
+            Self::Debian12 => Some("bookworm"),
+            Self::Debian13 => Some("trixie"),
+        }
+    }
+
+    const fn check(self) -> &'static str {
+        match self {
+            Self::Base => CHECK,
+            Self::Debian12 | Self::Debian13 => FEW_CHECK,
+        }
+    }
+}
+
 /// Raised when a step of the build changes that [`recipe`] does not include, so that older builds count as
 /// stale.
 const REVISION: u32 = 1;
@@ -75,9 +141,9 @@ pub struct BaseOptions {
 
 /// Everything that decides the result of a build, apart from the mirror's state: compared to see whether a
 /// build is stale.
-fn recipe(suite: &str) -> String {
+fn fingerprint(recipe: Recipe, suite: &str) -> String {
     let mut hash = Sha256::new();
-    let lists = [PACKAGES, &LEFT_OUT, &TEXTS];
+    let lists = [recipe.packages(), &LEFT_OUT, &TEXTS, &[recipe.check()]];
     for part in lists.into_iter().flatten() {
         hash.update(part);
         hash.update([0]);
@@ -86,40 +152,48 @@ fn recipe(suite: &str) -> String {
 }
 
 /// The sources of packages. An explicitly chosen release is kept until another is chosen.
-fn plan(options: &BaseOptions, before: Option<&Manifest>) -> Result<(Plan, Option<String>), SourcesError> {
-    let suite = options.suite.clone().or_else(|| before.and_then(|manifest| manifest.suite.clone()));
+fn plan(
+    recipe: Recipe,
+    options: &BaseOptions,
+    before: Option<&Manifest>,
+) -> Result<(Plan, Option<String>), SourcesError> {
+    let own = recipe.suite().map(String::from);
+    let suite =
+        own.or_else(|| options.suite.clone()).or_else(|| before.and_then(|manifest| manifest.suite.clone()));
     let plan = sources::plan(Path::new("/"), options.mirror.as_deref(), suite.as_deref())?;
     Ok((plan, suite))
 }
 
 impl TemplateStore {
-    /// Builds `base` from the distribution's packages: takes minutes, and a network. If another process is
+    /// Builds a template from the distribution's packages: takes minutes, and a network. If another process is
     /// building it, waits and uses its result.
-    pub fn build_base(
+    pub fn bootstrap(
         &self,
+        recipe: Recipe,
         options: &BaseOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Template, BuildError> {
-        build(self, options, progress)
+        build(self, recipe, options, progress)
     }
 
-    /// Whether `base` exists and is what [`build_base`](Self::build_base) would build: the recipe and the
+    /// Whether the template exists and is what [`bootstrap`](Self::bootstrap) would build: the recipe and the
     /// release have not changed since. A build that could not be repeated counts as current.
-    pub fn base_is_current(&self, options: &BaseOptions) -> bool {
-        is_current(self, options)
+    pub fn is_current(&self, recipe: Recipe, options: &BaseOptions) -> bool {
+        is_current(self, recipe, options)
     }
 }
 
-fn is_current(store: &TemplateStore, options: &BaseOptions) -> bool {
-    let Some((manifest, _)) = store.newest(BASE) else { return false };
-    match plan(options, Some(&manifest)) {
-        Ok((plan, _)) => manifest.fingerprint == Some(recipe(&plan.suite)),
+fn is_current(store: &TemplateStore, recipe: Recipe, options: &BaseOptions) -> bool {
+    let Some((manifest, _)) = store.newest(recipe.name()) else { return false };
+    match plan(recipe, options, Some(&manifest)) {
+        Ok((plan, _)) => manifest.fingerprint == Some(fingerprint(recipe, &plan.suite)),
         Err(_) => true,
     }
 }
 
 fn build(
     store: &TemplateStore,
+    recipe: Recipe,
     options: &BaseOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Template, BuildError> {
@@ -127,19 +201,20 @@ fn build(
         return Err(BuildError::NotRoot);
     }
     let tool = Tool::find().ok_or(BuildError::NoTool)?;
-    let before = store.newest(BASE).map(|(manifest, _)| manifest);
-    let (plan, suite) = plan(options, before.as_ref())?;
-    let fingerprint = Some(recipe(&plan.suite));
+    let name = recipe.name();
+    let before = store.newest(name).map(|(manifest, _)| manifest);
+    let (plan, suite) = plan(recipe, options, before.as_ref())?;
+    let fingerprint = Some(fingerprint(recipe, &plan.suite));
     check_space(store.directory())?;
 
     let mut waited = false;
-    let draft = store.draft(BASE, &mut || {
+    let draft = store.draft(name, &mut || {
         waited = true;
         progress(Progress::at(Phase::Waiting));
     })?;
     // After waiting for another process's build, use that one.
     if waited
-        && let Some((theirs, directory)) = store.newest(BASE)
+        && let Some((theirs, directory)) = store.newest(name)
         && before.is_none_or(|before| before.build != theirs.build)
         && theirs.fingerprint == fingerprint
     {
@@ -148,7 +223,7 @@ fn build(
 
     let tree = Tree::at(draft.directory().join("rootfs"));
     let scratch = make_scratch(draft.directory())?;
-    let log_path = store.log_path(BASE);
+    let log_path = store.log_path(name);
     progress(Progress::at(Phase::Index));
     let mut run = Run {
         tree: &tree,
@@ -159,9 +234,9 @@ fn build(
         progress,
         reader: Reader::new(),
     };
-    run.lay(tool, &plan, PACKAGES)?;
+    run.lay(tool, &plan, recipe.packages())?;
     (run.progress)(Progress::at(Phase::Finish));
-    let notes = finish(&mut run, &plan)?;
+    let notes = finish(&mut run, &plan, recipe.check())?;
     drop(run);
     fs::remove_dir_all(&scratch).map_err(BuildError::file("remove", &scratch))?;
 
@@ -218,26 +293,26 @@ mod tests {
 
     #[test]
     fn a_build_of_another_recipe_or_release_is_stale() {
-        let (_home, store) = store_with_base(Some(recipe("bookworm")), None);
-        assert!(store.base_is_current(&asking("bookworm")));
-        assert!(!store.base_is_current(&asking("trixie")));
-        for other in [None, Some(format!("0{}", recipe("bookworm")))] {
+        let (_home, store) = store_with_base(Some(fingerprint(Recipe::Base, "bookworm")), None);
+        assert!(store.is_current(Recipe::Base, &asking("bookworm")));
+        assert!(!store.is_current(Recipe::Base, &asking("trixie")));
+        for other in [None, Some(format!("0{}", fingerprint(Recipe::Base, "bookworm")))] {
             let (_home, store) = store_with_base(other, None);
-            assert!(!store.base_is_current(&asking("bookworm")));
+            assert!(!store.is_current(Recipe::Base, &asking("bookworm")));
         }
         let empty = tempfile::tempdir().unwrap();
         assert!(
             !TemplateStore::open(empty.path(), |_| Ok(Vec::new()))
                 .unwrap()
-                .base_is_current(&asking("bookworm"))
+                .is_current(Recipe::Base, &asking("bookworm"))
         );
     }
 
     #[test]
     fn a_release_that_was_asked_for_is_kept() {
-        let (_home, store) = store_with_base(Some(recipe("trixie")), Some("trixie"));
+        let (_home, store) = store_with_base(Some(fingerprint(Recipe::Base, "trixie")), Some("trixie"));
         let unasked = BaseOptions { mirror: asking("").mirror, suite: None };
-        assert!(store.base_is_current(&unasked));
-        assert!(!store.base_is_current(&asking("bookworm")));
+        assert!(store.is_current(Recipe::Base, &unasked));
+        assert!(!store.is_current(Recipe::Base, &asking("bookworm")));
     }
 }

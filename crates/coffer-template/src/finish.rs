@@ -25,7 +25,7 @@ pub(super) const PIP_CONF: &str = "[global]\nbreak-system-packages = true\n";
 const LOCALE: &str = "localedef --add-to-archive /usr/lib/locale/C.utf8";
 
 /// Lists the contents, and fails if a program cannot run.
-const CHECK: &str = r#"
+pub(super) const CHECK: &str = r#"
 . /etc/os-release; echo "$PRETTY_NAME"
 echo "python $(python --version | cut -d' ' -f2), pip $(pip --version | cut -d' ' -f2)"
 echo "node $(node --version), npm $(npm --version)"
@@ -35,11 +35,19 @@ gcc -dumpfullversion | sed 's/^/gcc /'
 echo "$(dpkg-query -W | wc -l) packages"
 "#;
 
+/// The same for a template without tools.
+pub(super) const FEW_CHECK: &str = r#"
+. /etc/os-release; echo "$PRETTY_NAME"
+curl --version | head -n 1 | cut -d' ' -f1-2
+sudo -V 2>/dev/null | head -n 1
+echo "$(dpkg-query -W | wc -l) packages"
+"#;
+
 /// Texts written into every build, as part of its recipe.
-pub(super) const TEXTS: [&str; 6] = [USER, SUDOERS, HOSTS, PIP_CONF, LOCALE, CHECK];
+pub(super) const TEXTS: [&str; 5] = [USER, SUDOERS, HOSTS, PIP_CONF, LOCALE];
 
 /// Returns notes about the contents.
-pub(super) fn finish(run: &mut Run<'_>, plan: &Plan) -> Result<Vec<String>, BuildError> {
+pub(super) fn finish(run: &mut Run<'_>, plan: &Plan, check: &str) -> Result<Vec<String>, BuildError> {
     run.inside(
         "useradd",
         &format!(
@@ -53,7 +61,7 @@ pub(super) fn finish(run: &mut Run<'_>, plan: &Plan) -> Result<Vec<String>, Buil
     tree.directory("etc/sudoers.d", 0o750)?;
     tree.file("etc/sudoers.d/user", 0o440, SUDOERS)?;
     run.inside("localedef", LOCALE)?;
-    let notes = run.inside("the check of what was built", CHECK)?;
+    let notes = run.inside("the check of what was built", check)?;
     clean(tree)?;
     write_etc(tree, &plan.sources)?;
     Ok(notes)

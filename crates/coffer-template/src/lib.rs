@@ -38,6 +38,7 @@ mod host_root;
 mod manifest;
 mod progress;
 mod prune;
+mod scratch;
 mod sources;
 mod store;
 mod tree;
@@ -48,7 +49,7 @@ use std::path::PathBuf;
 use coffer_wire::node::TemplateInfo;
 use serde::{Deserialize, Serialize};
 
-pub use base::BaseOptions;
+pub use base::{BaseOptions, Recipe};
 pub use error::BuildError;
 pub use progress::{Phase, Progress};
 pub use sources::SourcesError;
@@ -58,6 +59,8 @@ pub use store::{LayersOf, TemplateStore};
 pub const BASE: &str = "base";
 /// The name of the template made of the host's own `/usr`.
 pub const HOST: &str = "host";
+/// The name of the empty template.
+pub const SCRATCH: &str = "scratch";
 /// The host's directory that it shows.
 pub const HOST_FILES: &str = "/usr";
 

@@ -42,7 +42,7 @@ pub(super) struct Manifest {
 pub(super) enum BadBuild {
     #[error("could not read its manifest")]
     Read(#[source] io::Error),
-    #[error("its manifest is not readable as JSON of ours")]
+    #[error("its manifest is not valid JSON")]
     Parse(#[source] serde_json::Error),
     #[error("its format is {found}, this program reads {FORMAT}")]
     Format { found: u32 },
@@ -50,7 +50,7 @@ pub(super) enum BadBuild {
     Misplaced { name: String, build: String },
     #[error("its first overlay is not for `/`")]
     NoRoot,
-    #[error("its layer `{0}` is missing or leads out of the build")]
+    #[error("its layer `{0}` is missing or outside of the build")]
     Layer(PathBuf),
 }
 
@@ -103,6 +103,7 @@ impl Manifest {
                 default_user: self.default_user,
                 default_workdir: self.default_workdir,
                 env: self.env,
+                start: None,
             },
             overlays: self
                 .overlays

@@ -21,8 +21,8 @@ fn beside(parent: &Path) -> PathBuf {
 }
 
 impl Cgroups {
-    /// Creates the cgroup for git, limited to `memory` bytes or a quarter of the machine's. Returns why if it
-    /// cannot.
+    /// Creates the cgroup for git, limited to `memory` bytes or a quarter of the machine's. Returns the
+    /// reason if it cannot.
     pub(super) fn limit_git(&self, memory: Option<u64>, machine: u64) -> Option<String> {
         let memory = memory.unwrap_or((machine / 4).max(512 << 20));
         let failed =
@@ -42,7 +42,7 @@ impl Cgroups {
         }
     }
 
-    /// Where memory is limited, and whether that is v2.
+    /// The directory with the memory controller, and whether it is v2.
     fn git_directory(&self) -> Option<(PathBuf, bool)> {
         let v2 = self.v2.as_ref().filter(|v2| v2.controllers.contains(&Controller::Memory));
         let v1 = || self.v1.iter().find(|v1| v1.controllers.contains(&Controller::Memory));
@@ -83,7 +83,7 @@ mod tests {
         for parent in [&v2.parent, &v1.parent] {
             fs::create_dir_all(parent).unwrap();
         }
-        Cgroups { v2: Some(v2), v1: vec![v1], reserve_bytes: 0 }
+        Cgroups { v2: Some(v2), v1: vec![v1], reserve_bytes: 0, memory_bytes: 0 }
     }
 
     #[test]

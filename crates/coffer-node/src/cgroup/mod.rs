@@ -76,6 +76,7 @@ pub(crate) struct Cgroups {
     v2: Option<V2>,
     v1: Vec<V1>,
     reserve_bytes: u64,
+    memory_bytes: u64,
 }
 
 impl Cgroups {
@@ -116,7 +117,8 @@ impl Cgroups {
             }
         }
         let together = Together::on_this_host(memory_reserve)?;
-        let cgroups = Self { v2, v1, reserve_bytes: together.reserve_bytes };
+        let Together { reserve_bytes, memory_bytes, .. } = together;
+        let cgroups = Self { v2, v1, reserve_bytes, memory_bytes };
         warnings.extend(cgroups.limit_together(&together));
         warnings.extend(cgroups.limit_git(git_memory, together.machine_bytes()));
         for (controller, feature) in [
@@ -130,7 +132,7 @@ impl Cgroups {
             }
         }
         if !cgroups.can_freeze() {
-            warnings.push("sandboxes cannot be paused: there is no cgroup freezer".into());
+            warnings.push("sandboxes cannot be paused: the host has no cgroup freezer".into());
         }
         Ok((cgroups, warnings))
     }
@@ -166,6 +168,11 @@ impl Cgroups {
     /// Memory that sandboxes leave to the host.
     pub(crate) const fn reserve_bytes(&self) -> u64 {
         self.reserve_bytes
+    }
+
+    /// Memory that all sandboxes together may have.
+    pub(crate) const fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
     }
 
     pub(crate) fn has(&self, controller: Controller) -> bool {

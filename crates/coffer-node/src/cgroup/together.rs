@@ -15,7 +15,8 @@ const ENOUGH_PROCESSES: u64 = 65_536;
 pub(super) struct Together {
     /// Memory that stays the host's.
     pub(super) reserve_bytes: u64,
-    memory_bytes: u64,
+    /// Memory of all sandboxes together.
+    pub(super) memory_bytes: u64,
     processes: u64,
 }
 

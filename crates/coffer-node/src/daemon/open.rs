@@ -31,6 +31,7 @@ use crate::snapshots::Snapshots;
 use crate::spawner::{OverlayRecipe, Prober, SpawnerClient};
 use crate::trust::Trust;
 use crate::uids::{self, UidRanges};
+use crate::volumes::Volumes;
 use crate::warm::Warm;
 
 use super::failure::{NodeFailure, doing};
@@ -98,11 +99,15 @@ pub(super) fn open(
     match templates.ensure_host() {
         Ok(host) if templates.get(BASE).is_none() => {
             for note in host.notes {
-                tracing::info!("template `host`, in place of `base`: {note}");
+                tracing::info!("using template `host` in place of `base`: {note}");
             }
         }
         Ok(_) => {}
         Err(error) => warnings.push(format!("the template `host` cannot be built: {error}")),
+    }
+    if let Err(error) = templates.ensure_scratch() {
+        warnings
+            .push(format!("the template `scratch` cannot be built, so images cannot be unpacked: {error}"));
     }
     let agentd = match install_agentd(&pool, config.agentd) {
         Ok(agentd) => agentd,
@@ -116,20 +121,22 @@ pub(super) fn open(
     let images = match Images::open(&data_dir, &pool, config.encrypt_memory) {
         Ok(images) => images,
         Err(error) => {
-            let failure = doing("make room for images in", &data_dir)(error);
+            let failure = doing("create the directory for images in", &data_dir)(error);
             pool.close(Fate::Keep);
             cgroups.remove();
             return Err(failure);
         }
     };
     match memory::lacks() {
-        None => tracing::info!("the memory of sandboxes can be saved, by CRIU"),
+        None => tracing::info!("CRIU works: sandboxes can be paused to disk"),
         Some(why) => features.lack(Feature::Criu, why),
     }
     let (network, egress) = Network::open(run_dir.join(EGRESS_SOCKET), config.network, &mut features);
     let trust = config.authority.as_deref().and_then(|authority| {
-        let opened = Trust::open(&data_dir, authority);
-        let lacking = |error| format!("sandboxes do not trust this installation's authority: {error}");
+        let opened = Trust::open(&data_dir, authority, config.mirrors.clone());
+        let lacking = |error| {
+            format!("sandboxes neither trust this installation's authority nor know package mirrors: {error}")
+        };
         opened.map_err(|error| warnings.push(lacking(error))).ok()
     });
     warnings.extend(log_missing(&features));
@@ -146,6 +153,7 @@ pub(super) fn open(
         templates,
         journal,
         snapshots,
+        volumes: Volumes::default(),
         pool,
         images,
         cgroups,
@@ -176,7 +184,7 @@ fn probe(
     template_dir: &Path,
     features: &mut Features,
 ) -> Result<(), NodeFailure> {
-    let scratch = pool.scratch().map_err(|error| format!("could not make a scratch directory: {error}"));
+    let scratch = pool.scratch().map_err(|error| format!("could not create a scratch directory: {error}"));
     match scratch
         .and_then(|scratch| prober.probe(&scratch, template_dir).map_err(|error| coffer_core::chain(&error)))
     {
@@ -240,7 +248,7 @@ fn lock(data_dir: &Path) -> Result<fs::File, NodeFailure> {
     Ok(file)
 }
 
-/// Written once for each version of it; sandboxes hold the one that they started with.
+/// Written once for each version; sandboxes keep the one that they started with.
 fn install_agentd(pool: &Pool, binary: &[u8]) -> io::Result<PathBuf> {
     let name = format!("agentd-{}", &hex::encode(Sha256::digest(binary))[..16]);
     let path = pool.binaries().join(&name);

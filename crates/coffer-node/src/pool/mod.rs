@@ -1,4 +1,4 @@
-//! The pool: storage for the writable files of sandboxes.
+//! The pool: storage for the writable files of sandboxes, and for volumes.
 //!
 //! At best a btrfs on a loop image in the data directory: each sandbox has a subvolume with a quota, created
 //! and deleted by one call each. The image is fully allocated in advance (a sparse one on a full disk would
@@ -10,6 +10,7 @@ mod directory;
 mod loop_device;
 mod pressure;
 mod snapshots;
+mod volumes;
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -37,14 +38,15 @@ const LARGEST: u64 = 64 * GIB;
 const DISK_RESERVE: u64 = GIB;
 /// Below this much free space no sandbox is created: existing ones need room to continue.
 const FLOOR: u64 = 256 * 1024 * 1024;
-/// How often deleted files are waited for at most.
+/// At most how often to wait for deleted files.
 const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
 const IMAGE: &str = "pool.img";
 const DRAFT: &str = "pool.img.making";
 const UPPERS: &str = "s";
 const SNAPSHOTS: &str = "snapshots";
-/// Files of sandboxes that are being created from a snapshot.
+const VOLUMES: &str = "v";
+/// Files of sandboxes that are being created from a snapshot, and volumes that are being created or deleted.
 const DRAFTS: &str = "d";
 /// A mark for each sandbox whose processes are frozen.
 const FROZEN: &str = "z";
@@ -56,7 +58,7 @@ const SCRATCH: &str = "probe";
 pub(crate) enum PoolError {
     #[error("could not {doing} `{}`", .path.display())]
     Directory { doing: &'static str, path: PathBuf, source: io::Error },
-    /// Sandboxes may have files in it, so it is not passed over.
+    /// Sandboxes may have files in it, so it must not be ignored.
     #[error("the pool image `{}` cannot be used", .image.display())]
     Image { image: PathBuf, source: ImageError },
     /// The operator configured exactly this size, so do not fall back to another.
@@ -69,7 +71,7 @@ pub(crate) enum PoolError {
 pub(crate) enum ImageError {
     #[error("the node is configured to use plain directories")]
     NotWanted,
-    #[error("the node is configured to do without btrfs")]
+    #[error("the node is configured not to use btrfs")]
     NoBtrfs,
     #[error("existing sandboxes are in plain directories")]
     InDirectories,
@@ -85,12 +87,15 @@ pub(crate) enum ImageError {
     Size(#[from] SizeError),
 }
 
-/// Why an image of some size cannot be made.
+/// Why an image of some size cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SizeError {
     #[error("could not read the free space of the disk")]
     Unknown(#[source] io::Error),
-    #[error("a pool of {size_mib} MiB does not fit: {free_mib} MiB are free, of which {} stay so", DISK_RESERVE >> 20)]
+    #[error(
+        "a pool of {size_mib} MiB does not fit: {free_mib} MiB are free, of which {} must stay free",
+        DISK_RESERVE >> 20
+    )]
     TooLarge { size_mib: u64, free_mib: u64 },
 }
 
@@ -140,7 +145,7 @@ impl Pool {
             features.lack(Feature::Btrfs, coffer_core::chain(&why));
             Kind::Directory
         });
-        for name in [UPPERS, BINARIES, SMALL_FILES, SNAPSHOTS, DRAFTS, FROZEN] {
+        for name in [UPPERS, BINARIES, SMALL_FILES, SNAPSHOTS, VOLUMES, DRAFTS, FROZEN] {
             make_directory(&root.join(name))?;
         }
         let uppers = directory::open(&root.join(UPPERS)).map_err(doing("open", &root.join(UPPERS)))?;
@@ -299,7 +304,7 @@ impl Pool {
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
     }
 
-    /// Puts everything that was written on disk.
+    /// Syncs everything that was written.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(&self.uppers)?)
     }
@@ -362,7 +367,8 @@ fn choose(
         return Ok(Err(ImageError::NoBtrfs));
     }
     // Sandboxes were created here when no image was possible: mounting one now would hide them.
-    if root.join(UPPERS).read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+    let has_files = |name| root.join(name).read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    if has_files(UPPERS) || has_files(VOLUMES) {
         return Ok(Err(ImageError::InDirectories));
     }
     // Left by a node that was killed while formatting. Its mkfs may still run, so the next draft is a new
@@ -387,8 +393,8 @@ fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<K
         let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME;
         let mount = |options| rustix::mount::mount(&device.path, root, "btrfs", flags, Some(options));
         // No discards: they would punch holes into the allocated image. Commits more often than by
-        // default, because the space of deleted subvolumes comes back with them. With every eighth piece
-        // that data takes, metadata takes one too.
+        // default, because the space of deleted subvolumes comes back with them. For every eight chunks of
+        // data, metadata gets one.
         let mounted = match mount(c"nodiscard,commit=10,metadata_ratio=8") {
             Err(rustix::io::Errno::INVAL) => mount(c"nodiscard,commit=10"),
             mounted => mounted,
@@ -405,7 +411,7 @@ fn open_btrfs(image_path: &Path, root: &Path, quotas: btrfs::Quotas) -> Result<K
 }
 
 /// A new file system has 8 MiB for metadata and takes more when it needs it. By then data may fill the disk,
-/// and no operation would work any more, not even a delete. After a rebalance, metadata has a whole chunk of
+/// and every operation would fail, even a delete. After a rebalance, metadata has a whole chunk of
 /// the pool, a tenth of a small one.
 fn make_room_for_metadata(root: &Path) {
     const LITTLE: u64 = 16 * 1024 * 1024;
@@ -431,7 +437,7 @@ fn because(doing: &'static str) -> impl FnOnce(io::Error) -> ImageError {
 fn make_image(data_dir: &Path, image_path: &Path, size: Option<u64>) -> Result<(), ImageError> {
     let draft = data_dir.join(DRAFT);
     let made = draft_image(data_dir, &draft, size)
-        .and_then(|()| fs::rename(&draft, image_path).map_err(because("name the image")));
+        .and_then(|()| fs::rename(&draft, image_path).map_err(because("rename the image")));
     if made.is_err() {
         let _ = fs::remove_file(&draft);
     }
@@ -459,7 +465,7 @@ fn draft_image(data_dir: &Path, draft: &Path, size: Option<u64>) -> Result<(), I
     fits(data_dir, size)?;
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(draft);
-    let file = file.map_err(because("make the image"))?;
+    let file = file.map_err(because("create the image"))?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size)
         .map_err(|errno| because("allocate the image")(errno.into()))?;
     drop(file);

@@ -16,7 +16,7 @@ use super::{DRAFTS, FROZEN, Kind, Pool, SNAPSHOTS, UPPERS, Upper, directory};
 
 const FILES: &str = "files";
 
-/// A snapshot that takes one more call to be there.
+/// A prepared snapshot; one more call completes it.
 #[derive(Debug)]
 pub(crate) struct Sealing {
     source: File,
@@ -55,7 +55,7 @@ impl Pool {
         Ok(Sealing { source, place: directory::open(&path)?, path })
     }
 
-    /// Where a snapshot has its things.
+    /// The directory of a snapshot.
     pub(crate) fn snapshot(&self, snapshot: &str) -> PathBuf {
         self.snapshots_directory().join(snapshot)
     }
@@ -120,7 +120,7 @@ impl Pool {
         directory::delete_tree(&directory::open(&self.root.join(SNAPSHOTS))?, snapshot)
     }
 
-    /// Names of all snapshots of which anything is there.
+    /// Names of all snapshots, incomplete ones included.
     pub(crate) fn snapshot_names(&self) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(self.root.join(SNAPSHOTS))?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
@@ -150,7 +150,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes the note back, before they run.
+    /// Removes the mark, before they run.
     pub(crate) fn unmark_frozen(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.root.join(FROZEN).join(name)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -164,11 +164,14 @@ impl Pool {
 
     /// Removes what a previous node left incomplete, and finds the quota groups that it did not drop.
     pub(crate) fn sweep(&self) -> io::Result<()> {
-        let Kind::Btrfs { stale, .. } = &self.kind else { return Ok(()) };
         let drafts = directory::open(&self.root.join(DRAFTS))?;
         for draft in fs::read_dir(self.root.join(DRAFTS))?.flatten() {
-            btrfs::delete_subvolume(&drafts, &draft.file_name())?;
+            match &self.kind {
+                Kind::Btrfs { .. } => btrfs::delete_subvolume(&drafts, &draft.file_name())?,
+                Kind::Directory => directory::delete_tree(&drafts, &draft.file_name().to_string_lossy())?,
+            }
         }
+        let Kind::Btrfs { stale, .. } = &self.kind else { return Ok(()) };
         for mark in fs::read_dir(self.root.join(FROZEN))?.flatten() {
             if !self.root.join(UPPERS).join(mark.file_name()).is_dir() {
                 fs::remove_file(mark.path())?;
@@ -179,7 +182,8 @@ impl Pool {
         let sealed = self.snapshot_names()?.into_iter().map(|name| self.snapshot(&name).join(FILES));
         let alive =
             |path: PathBuf| directory::open(&path).and_then(|inside| btrfs::subvolume_id(&inside)).ok();
-        let alive: HashSet<u64> = uppers.chain(sealed).filter_map(alive).collect();
+        let volumes = self.volume_names()?.into_iter().map(|name| self.volume(&name));
+        let alive: HashSet<u64> = uppers.chain(sealed).chain(volumes).filter_map(alive).collect();
         let gone = btrfs::group_ids(groups)?.into_iter().filter(|id| !alive.contains(id));
         stale.lock().extend(gone);
         Ok(())

@@ -1,4 +1,4 @@
-//! Starting a sandbox on its files with nothing but agentd.
+//! Starts a sandbox on its files, with only agentd.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use crate::journal::Entry;
 use crate::network::Listeners;
 use crate::node::{Node, blocking};
 use crate::process::{Alive, Watched, identify};
-use crate::spawner::{Progress, SpawnError, Spawned};
+use crate::spawner::{self, Progress, SpawnError, Spawned};
 
 use super::prepare::{Launch, Prepared, SPAWNERS, internal, prepare};
 
-/// A set-up takes milliseconds; this long means that it never will be done.
+/// A setup takes milliseconds; after this long it has hung.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Starts a sandbox on its files. On failure no process is left; the rest is for the reaper.
@@ -27,7 +27,7 @@ pub(super) async fn boot(node: &Arc<Node>, entry: &Entry) -> Result<Launch, Node
             Err(error) => error,
         };
         let code = match error {
-            // The next one is started already. The last one may have got as far as a process.
+            // The next spawner is already starting. The last one may have created a process.
             SpawnError::Lost => {
                 cgroup.kill();
                 if attempt < SPAWNERS {
@@ -49,7 +49,7 @@ pub(super) async fn boot(node: &Arc<Node>, entry: &Entry) -> Result<Launch, Node
             entry.spec.sandbox
         );
     }
-    // The limits while the child sets itself up: joining waits for the kernel.
+    // Set the limits while the child sets itself up, because joining waits for the kernel.
     let joining = cgroup.clone();
     let (name, disk_bytes) = (entry.files_name(), entry.disk_bytes());
     let the_node = node.clone();
@@ -57,13 +57,13 @@ pub(super) async fn boot(node: &Arc<Node>, entry: &Entry) -> Result<Launch, Node
         the_node.pool.limit(&name, disk_bytes).map_err(internal("set its disk limit"))?;
         joining.join(pid).map_err(internal("set its limits"))?;
         if let Some(gate) = gate {
-            rustix::io::write(&gate, b"go").map_err(|errno| internal("let it go on")(errno.into()))?;
+            rustix::io::write(&gate, b"go").map_err(|errno| internal("let it continue")(errno.into()))?;
         }
-        identify(pid, &the_node.host_boot_id).map_err(internal("look at its first process"))
+        identify(pid, &the_node.host_boot_id).map_err(internal("read the state of its first process"))
     });
     let (joined, set_up) = tokio::join!(joined, tokio::time::timeout(PATIENCE, wait_for_agentd(progress)));
     let set_up = set_up.unwrap_or_else(|_| {
-        Err(NodeError::new(NodeErrorCode::Internal, "the sandbox did not set itself up in time"))
+        Err(NodeError::new(NodeErrorCode::Internal, "the setup of the sandbox took too long"))
     });
     let alive = Alive { watched, cgroup, quota };
     // Prefer the child's message: a failure to move a process that has ended says less.
@@ -78,11 +78,12 @@ pub(super) async fn boot(node: &Arc<Node>, entry: &Entry) -> Result<Launch, Node
 
 /// Ends when agentd runs, with the sockets of its network, or with the reason why it does not.
 async fn wait_for_agentd(progress: Progress) -> Result<Option<Listeners>, NodeError> {
-    match progress.finish().await.map_err(internal("watch its set-up"))? {
+    match progress.finish().await.map_err(internal("watch its setup"))? {
         Ok(sockets) => Ok(Listeners::of(sockets)),
         Err(why) => {
-            let message = format!("the sandbox could not set itself up: {why}");
-            Err(NodeError::new(NodeErrorCode::Internal, message))
+            let is_users_fault = why.contains(spawner::VOLUME_IN_THE_WAY);
+            let code = if is_users_fault { NodeErrorCode::Unsupported } else { NodeErrorCode::Internal };
+            Err(NodeError::new(code, format!("the setup of the sandbox failed: {why}")))
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) enum Life {
     Stopped,
     /// Its processes are on disk.
     Hibernated,
-    /// Its first process ended unasked. Only a record is left.
+    /// Its first process ended without a request. Only a record is left.
     Dead,
     /// Destroyed; its owner ends.
     Gone,
@@ -60,7 +60,7 @@ pub(super) enum Action {
     Thaw,
     Stop,
     Boot,
-    /// Forgets the memory on disk and boots.
+    /// Discards the memory on disk and boots.
     BootCold,
     /// Restores the memory on disk.
     Wake,
@@ -73,6 +73,7 @@ pub(super) enum Action {
     ThawAndSnapshotMemory(SnapshotId),
     RollBack(SnapshotId, Memory),
     SetNetwork,
+    SetDefaults,
     Destroy,
 }
 
@@ -134,6 +135,7 @@ pub(super) fn plan(life: Life, command: &Command, support: MemorySupport) -> Res
             Action::RollBack(snapshot, memory)
         }
         (Command::SetNetwork(_), _) if has_files => Action::SetNetwork,
+        (Command::SetDefaults(_), _) if has_files => Action::SetDefaults,
         _ => return Err(Refusal::WrongState),
     };
     Ok(action)
@@ -148,7 +150,8 @@ impl Life {
             | Action::Snapshot(_)
             | Action::SnapshotMemory(_)
             | Action::ThawAndSnapshotMemory(_)
-            | Action::SetNetwork => self,
+            | Action::SetNetwork
+            | Action::SetDefaults => self,
             Action::Freeze => Self::Frozen,
             Action::Thaw | Action::Boot | Action::BootCold | Action::Wake | Action::RollBack(..) => {
                 Self::Running
@@ -165,9 +168,12 @@ impl Life {
         match action {
             // A confirmation cannot fail; a sandbox whose processes ended is stopped or gone even if a later
             // step fails.
-            Action::Confirm | Action::ConfirmPlace | Action::Stop | Action::Destroy | Action::SetNetwork => {
-                &[]
-            }
+            Action::Confirm
+            | Action::ConfirmPlace
+            | Action::Stop
+            | Action::Destroy
+            | Action::SetNetwork
+            | Action::SetDefaults => &[],
             Action::Freeze | Action::Hibernate | Action::SnapshotMemory(_) => &[Self::Running],
             Action::Thaw => &[Self::Frozen],
             // Frozen for it, and could not be thawed.
@@ -228,6 +234,7 @@ mod tests {
             network: Policy::default(),
             snapshot: None,
             memory: false,
+            volumes: Vec::new(),
         };
         let snapshot = SnapshotId::generate();
         vec![
@@ -244,6 +251,12 @@ mod tests {
             Command::Rollback { snapshot, memory: Memory::With },
             Command::Rollback { snapshot, memory: Memory::Without },
             Command::SetNetwork(Box::default()),
+            Command::SetDefaults(Box::new(coffer_core::TemplateDefaults {
+                user: "root".into(),
+                workdir: None,
+                env: Default::default(),
+                start: None,
+            })),
         ]
     }
 

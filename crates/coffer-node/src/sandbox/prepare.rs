@@ -20,12 +20,13 @@ use crate::process::{Alive, Process};
 use crate::scarcity;
 use crate::spawner::request::{Restore, SpawnRequest};
 use crate::uids::UidError;
+use crate::volumes;
 
 /// Connections that may wait for agentd to accept them.
 const BACKLOG: i32 = 1024;
-/// What a mount may write beyond the disk limit, until it is complete.
+/// How much a mount may write beyond the disk limit until it is complete.
 const MOUNT_ROOM: u64 = 16 * 1024 * 1024;
-/// Spawners that a start may outlive.
+/// How many spawners a start tries.
 pub(super) const SPAWNERS: u32 = 3;
 
 /// A sandbox whose agentd runs.
@@ -62,20 +63,20 @@ pub(super) async fn prepare(
         let overlays = files::overlay_mounts(&entry.overlays, &upper.path, entry.stored_uid_base());
         node.pool.unmark_frozen(&name).map_err(internal("prepare its files"))?;
         files::clear_marks(&overlays).map_err(internal("prepare its files"))?;
-        cgroup.create(limits).map_err(internal("make its cgroup"))?;
+        cgroup.create(limits).map_err(internal("create its cgroup"))?;
         let shown = node.files_of(entry.name());
         // A restored sandbox continues with the files that it had.
         if restore.is_none() || !shown.exist() {
             shown.write(limits).map_err(internal("write its small files"))?;
         } else {
-            shown.take_back().map_err(internal("own its small files"))?;
+            shown.take_back().map_err(internal("change the owner of its small files"))?;
         }
         let agentd = match &restore {
             None => shown.keep_program(&node.agentd),
             Some(restore) => shown.keep_program(&restore.program),
         };
-        let agentd = agentd.map_err(internal("keep its agentd"))?;
-        let listener = listen(&node, entry.name()).map_err(internal("make its socket"))?;
+        let agentd = agentd.map_err(internal("link agentd into the sandbox's directory"))?;
+        let listener = listen(&node, entry.name()).map_err(internal("create its socket"))?;
         let request = SpawnRequest {
             token: 0,
             uid_base: entry.uid_base,
@@ -84,6 +85,7 @@ pub(super) async fn prepare(
             recipe: node.recipe,
             agentd,
             binds: shown.binds(),
+            volumes: volumes::binds(&node.pool, &entry.spec.volumes),
             hostname: entry.spec.hostname.clone(),
             cpus: entry.cpus.clone(),
             tmpfs_bytes: limits.memory_bytes() / 2,
@@ -95,7 +97,7 @@ pub(super) async fn prepare(
         let mut descriptors = vec![listener];
         let gate = if request.gated {
             let (theirs, ours) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-                .map_err(|errno| internal("make a pipe")(errno.into()))?;
+                .map_err(|errno| internal("create a pipe")(errno.into()))?;
             descriptors.push(theirs);
             Some(ours)
         } else {
@@ -133,7 +135,7 @@ pub(super) fn set_disk_limit(node: &Node, entry: &Entry) -> Result<(), NodeError
 
 /// Whether the pool has room for something new.
 pub(super) fn check_room(node: &Node) -> Result<(), NodeError> {
-    match node.pool.missing_bytes().map_err(internal("look at the pool"))? {
+    match node.pool.missing_bytes().map_err(internal("read the free space of the pool"))? {
         0 => Ok(()),
         missing => {
             let message = format!("the disk pool is nearly full: {missing} bytes more must be free");

@@ -32,7 +32,7 @@ impl Resume {
         }
     }
 
-    /// Whether this can be had from a snapshot.
+    /// Whether a snapshot supports this.
     pub(super) fn check(self, manifest: &Manifest) -> Result<(), NodeError> {
         if self == Self::Boot {
             return Ok(());
@@ -56,7 +56,7 @@ pub(super) async fn reserve(node: &Arc<Node>, spec: &CreateSandbox) -> Result<En
             Some(snapshot) => {
                 let manifest = node.snapshots.get(snapshot)?;
                 resume.check(&manifest)?;
-                inherit(&node, &manifest, 0)
+                inherit(&node, &manifest, 0, resume)
             }
             None => {
                 let Template { info, overlays, .. } = find_template(&node, &spec.template)?;
@@ -64,11 +64,18 @@ pub(super) async fn reserve(node: &Arc<Node>, spec: &CreateSandbox) -> Result<En
             }
         };
         check_room(&node)?;
-        let uid_base = node.uids.take().map_err(refused_ids)?;
+        // Before the entry: from here on none of them is deleted.
+        node.volumes.hold(&node.pool, spec.sandbox, &spec.volumes)?;
+        let sandbox = spec.sandbox;
+        let uid_base = node.uids.take().map_err(|error| {
+            node.volumes.release(sandbox);
+            refused_ids(error)
+        })?;
         let cpus = node.processors.take(spec.limits.cpu_count);
         let entry =
             Entry { spec, slot: None, template, overlays, uid_base, files, cpus, phase: Phase::Creating };
         if let Err(error) = node.journal.write(&entry, Durability::Cached) {
+            node.volumes.release(sandbox);
             node.processors.give_back(&entry.cpus);
             node.uids.give_back(uid_base);
             return Err(internal("write the journal")(error));
@@ -83,6 +90,7 @@ pub(super) fn inherit(
     node: &Node,
     snapshot: &Manifest,
     generation: u32,
+    resume: Resume,
 ) -> (TemplateInfo, Vec<OverlaySpec>, Files) {
     // If every user of an extent is charged for it, the limit must leave room beyond the inherited bytes.
     let sealed_bytes = if node.pool.charges_makers() { 0 } else { snapshot.info.files_bytes };
@@ -92,17 +100,27 @@ pub(super) fn inherit(
         sealed_bytes,
         depth: snapshot.info.depth,
     };
-    (snapshot.info.template.clone(), snapshot.overlays.clone(), files)
+    let mut overlays = snapshot.overlays.clone();
+    // Processes that go on have files of the old layers open.
+    if resume == Resume::Boot
+        && let Some(Err(error)) = node.trust.as_ref().map(|trust| trust.renew(&mut overlays))
+    {
+        tracing::warn!("a sandbox keeps the trust store of its snapshot: {error}");
+    }
+    (snapshot.info.template.clone(), overlays, files)
 }
 
 pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
     let refuse = |message: &str| Err(NodeError::new(NodeErrorCode::Unsupported, message));
     if spec.memory && spec.snapshot.is_none() {
-        return refuse("memory comes from a snapshot, and none is named");
+        return refuse("restoring memory needs a snapshot, and the request names none");
     }
-    // The journal has it, also where a snapshot decides.
+    if spec.memory && !spec.volumes.is_empty() {
+        return refuse("a sandbox with volumes does not continue saved processes");
+    }
+    // The journal stores the name, even if a snapshot decides the template.
     if spec.template.len() > 512 || !spec.template.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return refuse("a template's name is at most 512 letters, digits and signs");
+        return refuse("a template's name has at most 512 printable ASCII characters");
     }
     let limits = &spec.limits;
     let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
@@ -113,7 +131,7 @@ pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
         return refuse("a sandbox needs at least 1 processor, 1 MiB of memory and of disk, and 1 process");
     }
     if limits.memory_mib > u64::MAX >> 24 || limits.disk_mib > u64::MAX >> 24 {
-        return refuse("a limit is larger than any machine");
+        return refuse("a limit is too large");
     }
     Ok(())
 }
@@ -121,7 +139,7 @@ pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
 pub(crate) fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
     let template = find_plain_template(node, name)?;
     match &node.trust {
-        Some(trust) => trust.extend(template).map_err(internal("make its trust store")),
+        Some(trust) => trust.extend(template).map_err(internal("create its trust store")),
         None => Ok(template),
     }
 }
@@ -141,10 +159,10 @@ fn find_plain_template(node: &Node, name: &str) -> Result<Template, NodeError> {
             ))
         });
     }
-    Err(unknown(format!("there is no template `{name}`")))
+    Err(unknown(format!("template `{name}` not found")))
 }
 
-/// Makes the writable files of a sandbox for the first time.
+/// Creates the writable files of a new sandbox.
 pub(super) async fn make_files(node: &Arc<Node>, entry: &Entry) -> Result<(), NodeError> {
     let (node, entry) = (node.clone(), entry.clone());
     blocking(move || {
@@ -154,7 +172,7 @@ pub(super) async fn make_files(node: &Arc<Node>, entry: &Entry) -> Result<(), No
         let upper = node
             .pool
             .create(&entry.files_name(), entry.disk_bytes())
-            .map_err(internal("make room for its files"))?;
+            .map_err(internal("create a place for its files"))?;
         let mounts = files::overlay_mounts(&entry.overlays, &upper.path, entry.uid_base);
         files::write_own(&mounts, entry.uid_base, &entry.spec.hostname)
             .map_err(internal("write its own files"))
@@ -167,9 +185,9 @@ pub(super) fn take_files(node: &Node, entry: &Entry, snapshot: &Manifest) -> Res
     let id = snapshot.info.snapshot;
     let made = node.pool.create_from(&id.to_string(), &entry.files_name(), entry.disk_bytes());
     let upper = made.map_err(|error| match error.kind() {
-        // Deleted in this moment.
+        // It was just deleted.
         io::ErrorKind::NotFound => snapshots::unknown(id),
-        _ => internal("take the files of the snapshot")(error),
+        _ => internal("create its files from the snapshot")(error),
     })?;
     let mounts = files::overlay_mounts(&entry.overlays, &upper.path, entry.stored_uid_base());
     let own = snapshot.info.sandbox == entry.spec.sandbox;

@@ -35,7 +35,7 @@ pub(crate) enum Record {
 }
 
 impl Remains {
-    /// All that a sandbox has.
+    /// All resources of a sandbox.
     pub(crate) fn of(node: &Arc<Node>, entry: &Entry, record: Record) -> Self {
         Self {
             node: node.clone(),
@@ -47,7 +47,7 @@ impl Remains {
         }
     }
 
-    /// Gives it back later, next to the requests.
+    /// Releases them later, in the background.
     pub(crate) async fn give_back_later(self) {
         let node = self.node.clone();
         node.reaper.take(move || self.give_back()).await;
@@ -59,6 +59,10 @@ impl Remains {
         let Self { node, name, files, uid_base, cpus, record } = self;
         let cgroup = node.cgroups.of(name);
         let mut clean = insist(name, "remove its cgroup", || cgroup.remove().inspect_err(|_| cgroup.kill()));
+        if clean {
+            // Its mounts are gone with its last process.
+            node.volumes.release(name);
+        }
         clean &= insist(name, "delete its files", || node.pool.delete(&files));
         clean &= insist(name, "remove its small files", || node.files_of(name).remove());
         clean &=

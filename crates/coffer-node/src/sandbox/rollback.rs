@@ -34,7 +34,11 @@ impl Owner {
         if let State::Running(alive) | State::Frozen(alive) = state {
             self.entry.phase = Phase::Stopping;
             if let Err(error) = write_entry(&self.node, &self.entry, Durability::Cached).await {
-                tracing::warn!(sandbox.id = %self.id(), "rollback of sandbox {}: {error}", self.id());
+                tracing::warn!(
+                    sandbox.id = %self.id(),
+                    "could not write journal entry before rolling back sandbox {}: {error}",
+                    self.id()
+                );
             }
             alive.end().await;
             self.node.network.end(self.id()).await;
@@ -73,7 +77,11 @@ impl Owner {
             forgotten.map_err(internal("delete its saved memory"))
         });
         if let Err(error) = forgotten.await {
-            tracing::error!(sandbox.id = %self.id(), "rollback of sandbox {}: {error}", self.id());
+            tracing::error!(
+                sandbox.id = %self.id(),
+                "could not finish the rollback of sandbox {}: {error}",
+                self.id()
+            );
         }
     }
 
@@ -91,7 +99,11 @@ impl Owner {
                 true
             }
             Err(error) => {
-                tracing::error!(sandbox.id = %self.id(), "rollback of sandbox {}: {error}", self.id());
+                tracing::error!(
+                    sandbox.id = %self.id(),
+                    "could not record that sandbox {} keeps its old files: {error}",
+                    self.id()
+                );
                 false
             }
         }
@@ -111,10 +123,10 @@ async fn prepare(
         resume.check(&manifest)?;
         check_room(&node)?;
         let (template, overlays, files) =
-            provision::inherit(&node, &manifest, before.files.generation.saturating_add(1));
+            provision::inherit(&node, &manifest, before.files.generation.saturating_add(1), resume);
         let after = Entry { template, overlays, files, phase: Phase::Starting, ..before };
         // Of an attempt that failed.
-        node.pool.delete(&after.files_name()).map_err(internal("delete what was there"))?;
+        node.pool.delete(&after.files_name()).map_err(internal("delete leftover files"))?;
         provision::take_files(&node, &after, &manifest).inspect_err(|_| {
             let _ = node.pool.delete(&after.files_name());
         })?;

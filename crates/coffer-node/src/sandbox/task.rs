@@ -137,8 +137,14 @@ impl Owner {
         }
         let life = self.state.life();
         let support = if memory::lacks().is_none() { MemorySupport::Present } else { MemorySupport::Absent };
+        let support = if self.entry.spec.volumes.is_empty() { support } else { MemorySupport::Absent };
         let action = match plan(life, &command, support) {
             Ok(action) => action,
+            Err(Refusal::NoMemorySupport) if !self.entry.spec.volumes.is_empty() => {
+                let message =
+                    "its memory is not saved while it mounts volumes, whose files may change meanwhile";
+                return Err(NodeError::new(NodeErrorCode::Unsupported, message));
+            }
             Err(Refusal::NoMemorySupport) => return Err(memory::unsupported()),
             Err(Refusal::WrongState) => return Err(self.refuse(&command)),
         };
@@ -146,8 +152,16 @@ impl Owner {
         let state = std::mem::replace(&mut self.state, State::Gone);
         let (state, result) = self.perform(action, command, state).await;
         if !life.may_become(action, state.life()) {
-            debug_assert!(false, "{action:?} led from {life:?} to {:?}", state.life());
-            tracing::error!(sandbox.id = %self.id(), "{action:?} led from {life:?} to {:?}", state.life());
+            debug_assert!(
+                false,
+                "invalid sandbox state transition: {action:?} from {life:?} to {:?}",
+                state.life()
+            );
+            tracing::error!(
+                sandbox.id = %self.id(),
+                "invalid sandbox state transition: {action:?} from {life:?} to {:?}",
+                state.life()
+            );
         }
         self.state = state;
         result
@@ -198,12 +212,19 @@ impl Owner {
                 }
                 command => (state, Err(self.refuse(&command))),
             },
+            (Action::SetDefaults, state) => match command {
+                Command::SetDefaults(defaults) => {
+                    let result = self.set_defaults(*defaults, &state).await;
+                    (state, result)
+                }
+                command => (state, Err(self.refuse(&command))),
+            },
             // `plan` never returns these.
             (_, state) => (state, Err(self.refuse(&command))),
         }
     }
 
-    /// Creating again gives the same answer, as long as the same thing is asked.
+    /// Creating it again returns the same answer if the request is the same.
     fn check_same(&self, spec: &CreateSandbox) -> Result<(), NodeError> {
         if *spec == self.entry.spec {
             return Ok(());

@@ -89,7 +89,7 @@ fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infalli
     }
     // Now, and not when cloned: the namespace's root is its creator's cgroup.
     // SAFETY: a new cgroup namespace shares nothing with threads, of which there is one.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }.doing("make a cgroup namespace")?;
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }.doing("create a cgroup namespace")?;
 
     cut_bounding_set()?;
     // While SYS_ADMIN is still held: afterwards it would take no_new_privs.
@@ -100,26 +100,27 @@ fn become_agentd(request: &SpawnRequest, inherited: Inherited) -> Result<Infalli
     execute(listener, progress)
 }
 
-/// Sets its network namespace up and hands the sockets in it to the node.
+/// Sets up its network namespace and sends the sockets in it to the node.
 fn open_network(families: Option<Families>, progress: &OwnedFd) -> Result<(), SetupError> {
-    network::set_up(families).doing("set its network up")?;
+    network::set_up(families).doing("set up its network")?;
     let Some(families) = families else { return Ok(()) };
     let listeners = Listeners::open(families).doing("open the sockets of its network")?;
     packet::send(progress, progress::LISTENERS, &listeners.all(), SendFlags::empty())
-        .doing("hand the sockets of its network over")
+        .doing("send the sockets of its network")
 }
 
 pub(super) fn receive_mounts(request: &SpawnRequest, from: &OwnedFd) -> Result<Handed, SetupError> {
     let packet = packet::receive(from, RecvFlags::empty()).doing("receive the mounts")?;
     let (_, descriptors) = packet.ok_or_else(|| SetupError::new("receive the mounts", Errno::PIPE))?;
-    let overlays = request.overlays.len();
-    if descriptors.len() != overlays + 1 + request.binds.len() {
+    let (overlays, binds) = (request.overlays.len(), request.binds.len());
+    if descriptors.len() != overlays + 1 + binds + request.volumes.len() {
         return Err(SetupError::new("receive all mounts", Errno::PROTO));
     }
     let mut descriptors = descriptors.into_iter();
     let overlays = descriptors.by_ref().take(overlays).collect();
     let agentd = descriptors.next().ok_or_else(|| SetupError::new("receive agentd", Errno::PROTO))?;
-    Ok(Handed { overlays, agentd, binds: descriptors.collect() })
+    let binds = descriptors.by_ref().take(binds).collect();
+    Ok(Handed { overlays, agentd, binds, volumes: descriptors.collect() })
 }
 
 fn limit_resources() -> Result<(), SetupError> {
@@ -157,7 +158,7 @@ pub(super) fn standard_streams() -> Result<(), SetupError> {
 pub(super) fn pass(gate: &OwnedFd) -> Result<(), SetupError> {
     let mut byte = [0];
     match rustix::io::retry_on_intr(|| rustix::io::read(gate, &mut byte)).doing("wait for the limits")? {
-        0 => Err(SetupError::new("wait for the limits: the node gave up", Errno::CANCELED)),
+        0 => Err(SetupError::new("wait for the limits: the node closed the connection", Errno::CANCELED)),
         _ => Ok(()),
     }
 }
@@ -172,7 +173,7 @@ fn cut_bounding_set() -> Result<(), SetupError> {
             Ok(()) => {}
             // Past the last capability of this kernel.
             Err(Errno::INVAL) => break,
-            Err(errno) => return Err(SetupError::new("cut the bounding set", errno)),
+            Err(errno) => return Err(SetupError::new("reduce the capability bounding set", errno)),
         }
     }
     Ok(())
@@ -182,7 +183,8 @@ fn execute(listener: OwnedFd, progress: OwnedFd) -> Result<Infallible, SetupErro
     // The socket to the node may sit on 3: it moves up first, and closes on exec in any case.
     let progress = rustix::io::fcntl_dupfd_cloexec(&progress, 10).doing("move the socket to the node")?;
     if listener.as_raw_fd() == 3 {
-        rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).doing("keep the listener")?;
+        rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty())
+            .doing("keep the listener open across exec")?;
         // Stays open across exec, so it must not be closed here.
         let _ = listener.into_raw_fd();
     } else {

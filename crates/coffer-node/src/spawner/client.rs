@@ -208,6 +208,7 @@ mod tests {
             overlays: Vec::new(),
             agentd: "/agentd".into(),
             binds: Vec::new(),
+            volumes: Vec::new(),
             hostname: "x".into(),
             cpus: Vec::new(),
             tmpfs_bytes: 0,

@@ -1,5 +1,5 @@
-//! Mounts that the child makes in its own mount namespace, on a root that may hold anything: the last run of
-//! the sandbox could have left a symbolic link where `/proc` should be. So every place is opened below the
+//! Mounts that the child creates in its own mount namespace, on a root that may hold anything: the last run
+//! of the sandbox could have left a symbolic link where `/proc` should be. So every place is opened below the
 //! root's descriptor without following links, and mounts are attached to descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,11 +21,12 @@ pub(super) struct Handed {
     pub(super) overlays: Vec<OwnedFd>,
     pub(super) agentd: OwnedFd,
     pub(super) binds: Vec<OwnedFd>,
+    pub(super) volumes: Vec<OwnedFd>,
 }
 
 pub(super) const AGENTD: &str = "run/coffer/agentd";
 
-/// From the host's `/dev`; a user namespace cannot make device nodes.
+/// From the host's `/dev`; a user namespace cannot create device nodes.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 /// Terminals of one sandbox. The kernel has some three thousand for all of them together.
@@ -93,7 +94,7 @@ pub(super) fn build(request: &SpawnRequest, handed: Handed) -> Result<(), SetupE
     devices(root.as_fd(), inert)?;
     let size = request.tmpfs_bytes.to_string();
     mount_on(root.as_fd(), "dev/shm", "tmpfs", &[("mode", "1777"), ("size", &size)], plain)?;
-    // Kernels without POSIX queues do without.
+    // Some kernels have no POSIX queues.
     let _ = mount_on(root.as_fd(), "dev/mqueue", "mqueue", &[], inert);
     // Smaller, so that both can be full and leave memory to run in.
     let size = (request.tmpfs_bytes / 4).to_string();
@@ -106,6 +107,10 @@ pub(super) fn build(request: &SpawnRequest, handed: Handed) -> Result<(), SetupE
     mask(root.as_fd())?;
     for (bind, mount) in request.binds.iter().zip(&handed.binds) {
         cover(root.as_fd(), &bind.target, mount)?;
+    }
+    for (volume, mount) in request.volumes.iter().zip(&handed.volumes) {
+        let target = place_for(root.as_fd(), &volume.target)?;
+        attach(mount, &target).doing(format_args!("mount a volume on {}", Quoted(&volume.target)))?;
     }
     pivot(&root)
 }
@@ -141,9 +146,9 @@ fn mask(root: BorrowedFd<'_>) -> Result<(), SetupError> {
     }
     for path in HIDDEN {
         let Some(place) = existing(root, Path::new(path))? else { continue };
-        let stat = rustix::fs::fstat(&place).doing(format_args!("look at `/{path}`"))?;
+        let stat = rustix::fs::fstat(&place).doing(format_args!("read the type of `/{path}`"))?;
         let cover = if rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir() {
-            empty_cover().doing(format_args!("make a cover for `/{path}`"))?
+            empty_cover().doing(format_args!("create a cover for `/{path}`"))?
         } else {
             host_copy("/dev/null")?
         };
@@ -173,12 +178,12 @@ pub(crate) fn comes_from_outside(path: &Path) -> bool {
 /// Recreates what [`build`] mounts there.
 pub(super) fn stand_in(path: &Path, is_directory: bool) -> Result<OwnedFd, SetupError> {
     if !is_standard(path) {
-        return Err(SetupError::new(format_args!("find what belongs on {}", Quoted(path)), Errno::NOENT));
+        return Err(SetupError::new(format_args!("find the mount for {}", Quoted(path)), Errno::NOENT));
     }
     match (path.strip_prefix("dev"), is_directory) {
         (Ok(device), _) => host_copy(&format!("/dev/{}", device.display())),
         (Err(_), false) => host_copy("/dev/null"),
-        (Err(_), true) => empty_cover().doing(format_args!("make a cover for {}", Quoted(path))),
+        (Err(_), true) => empty_cover().doing(format_args!("create a cover for {}", Quoted(path))),
     }
 }
 
@@ -224,7 +229,7 @@ fn mount_on(
     options: &[(&str, &str)],
     attributes: MountAttrFlags,
 ) -> Result<(), SetupError> {
-    let mount = fresh(kind, options, attributes).doing(format_args!("make a {kind} for `/{path}`"))?;
+    let mount = fresh(kind, options, attributes).doing(format_args!("create a {kind} for `/{path}`"))?;
     let target = directory(root, Path::new(path))?;
     attach(&mount, &target).doing(format_args!("mount {kind} on `/{path}`"))
 }
@@ -262,18 +267,41 @@ fn open_below(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedF
     Err(Errno::AGAIN)
 }
 
+/// What happens to a file or a link where a directory should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InTheWay {
+    Removed,
+    /// It belongs to the sandbox's users.
+    Refused,
+}
+
 /// A directory below `root`, created if it is missing, also in place of something else.
 fn directory(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, SetupError> {
+    descend(root, path, InTheWay::Removed)
+}
+
+/// How a set-up fails because the users' own files are in the way of a volume.
+pub(crate) const IN_THE_WAY: &str = "mount a volume where a file or a link is:";
+
+/// A directory for a mount of the users' choice, created if it is missing.
+fn place_for(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, SetupError> {
+    descend(root, path, InTheWay::Refused)
+}
+
+fn descend(root: BorrowedFd<'_>, path: &Path, in_the_way: InTheWay) -> Result<OwnedFd, SetupError> {
     let here = OFlags::PATH | OFlags::DIRECTORY;
     let mut at = open_below(root, Path::new("."), here).doing("open the root")?;
     for part in path.components() {
         let Component::Normal(name) = part else { continue };
-        let doing = || format!("make the directory {}", Quoted(path));
+        let doing = || format!("create the directory {}", Quoted(path));
         let next = match open_below(at.as_fd(), Path::new(name), here) {
             Err(Errno::NOENT) => None,
-            Err(Errno::NOTDIR | Errno::LOOP) => {
+            Err(Errno::NOTDIR | Errno::LOOP) if in_the_way == InTheWay::Removed => {
                 rustix::fs::unlinkat(&at, name, AtFlags::empty()).doing(doing())?;
                 None
+            }
+            Err(errno @ (Errno::NOTDIR | Errno::LOOP)) => {
+                return Err(SetupError::new(format_args!("{IN_THE_WAY} {}", Quoted(path)), errno));
             }
             found => Some(found.doing(doing())?),
         };

@@ -25,14 +25,14 @@ pub(super) fn open_cgroup(request: &SpawnRequest) -> Result<Option<OwnedFd>, Set
     Ok(Some(opened.doing(format_args!("open the cgroup {}", Quoted(path)))?))
 }
 
-/// Makes the mounts that only the host's rights can make, and sends them.
+/// Creates the mounts that need the host's rights, and sends them.
 pub(super) fn send_mounts(
     request: &SpawnRequest,
     ids: &IdMap<'_>,
     child: &OwnedFd,
 ) -> Result<u32, SetupError> {
     let mut plain_layers = 0;
-    let mut mounts = Vec::with_capacity(request.overlays.len() + 1 + request.binds.len());
+    let mut mounts = Vec::new();
     for overlay in &request.overlays {
         let made = overlay::make(overlay, ids, request.recipe)?;
         plain_layers += made.plain_layers;
@@ -42,8 +42,11 @@ pub(super) fn send_mounts(
     for bind in &request.binds {
         mounts.push(overlay::read_only_file(&bind.source)?);
     }
+    for volume in &request.volumes {
+        mounts.push(overlay::volume(volume, ids)?);
+    }
     let borrowed: Vec<_> = mounts.iter().map(AsFd::as_fd).collect();
-    packet::send(child, b"mounts", &borrowed, SendFlags::empty()).doing("hand the mounts over")?;
+    packet::send(child, b"mounts", &borrowed, SendFlags::empty()).doing("send the mounts")?;
     Ok(plain_layers)
 }
 
@@ -55,7 +58,7 @@ pub(super) fn prefer_as_victim(pid: i32) -> Result<(), SetupError> {
         OFlags::WRONLY | OFlags::CLOEXEC,
         Mode::empty(),
     )
-    .doing("open the child's score")?;
-    rustix::io::write(file, b"500").doing("raise the child's score")?;
+    .doing("open the child's OOM score")?;
+    rustix::io::write(file, b"500").doing("raise the child's OOM score")?;
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! pidfds. The steps in between:
 //!
 //! 1. [`serve`] clones into new namespaces and, if there is one, a v2 cgroup.
-//! 2. It writes the id maps and makes the overlays ([`overlay`]), and hands them to the child.
+//! 2. It writes the id maps, creates the overlays ([`overlay`]), and sends them to the child.
 //! 3. The [`child`] builds its tree ([`filesystem`]), drops its rights ([`seccomp`]), becomes agentd.
 
 mod bpf;
@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 pub(crate) use client::{SpawnError, Spawned, SpawnerClient};
-pub(crate) use filesystem::comes_from_outside;
+pub(crate) use filesystem::{IN_THE_WAY as VOLUME_IN_THE_WAY, comes_from_outside};
 pub(crate) use probe::Prober;
 pub(crate) use progress::Progress;
 pub(crate) use request::OverlayRecipe;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::kernel::{self, Cloned};
-use super::request::{Layer, LayerForm, OverlayMount, OverlayRecipe};
+use super::request::{Layer, LayerForm, OverlayMount, OverlayRecipe, VolumeBind};
 use super::setup_error::{Doing, Quoted, SetupError};
 
 pub(super) const IDS: u32 = 65_536;
@@ -55,7 +55,7 @@ pub(super) fn make(
         _ => Some(Attached::on(&overlay.writable, lowers.iter().chain([&writable]))?),
     };
     let mount = mount(&lowers, &upper, &work, recipe)
-        .map_err(|refusal| refusal.of(format_args!("make the overlay for {}", Quoted(&overlay.target))))?;
+        .map_err(|refusal| refusal.of(format_args!("create the overlay for {}", Quoted(&overlay.target))))?;
     drop(attached);
     Ok(Detached { mount, plain_layers })
 }
@@ -96,6 +96,19 @@ pub(super) fn read_only_file(path: &Path) -> Result<OwnedFd, SetupError> {
     kernel::set_mount_attributes(&file, attributes, None)
         .doing(format_args!("make {} read-only", Quoted(path)))?;
     Ok(file)
+}
+
+/// A volume as the sandbox sees it. Other sandboxes write to it too, so set-uid programs and devices in it
+/// have no effect.
+pub(super) fn volume(bind: &VolumeBind, ids: &IdMap<'_>) -> Result<OwnedFd, SetupError> {
+    let mount = detached_copy(&bind.source)?;
+    let mut attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    if bind.read_only {
+        attributes |= libc::MOUNT_ATTR_RDONLY;
+    }
+    kernel::set_mount_attributes(&mount, attributes, Some(ids.user_namespace))
+        .doing(format_args!("map the ids of the volume for {}", Quoted(&bind.target)))?;
+    Ok(mount)
 }
 
 /// Copies this mount only, not mounts below it: what the host mounts there is not the sandbox's.
@@ -165,7 +178,7 @@ pub(super) fn range(inside: u32, outside: u32) -> String {
 /// A user namespace with that id map.
 pub(super) fn user_namespace(map: &str) -> Result<OwnedFd, SetupError> {
     // SAFETY: the spawner has one thread.
-    match unsafe { kernel::clone_into(libc::CLONE_NEWUSER, None) }.doing("make a user namespace")? {
+    match unsafe { kernel::clone_into(libc::CLONE_NEWUSER, None) }.doing("create a user namespace")? {
         Cloned::Child => loop {
             // Lives only until its namespace is open.
             // SAFETY: waits for a signal and touches nothing.

@@ -15,7 +15,7 @@ pub(crate) struct SpawnRequest {
     pub(crate) token: u64,
     /// The first of the 65,536 host ids that the sandbox's ids map to.
     pub(crate) uid_base: u32,
-    /// A v2 cgroup directory to be born in.
+    /// The v2 cgroup directory to start in.
     pub(crate) cgroup: Option<PathBuf>,
     /// The root first, then those mounted on it.
     pub(crate) overlays: Vec<OverlayMount>,
@@ -23,6 +23,9 @@ pub(crate) struct SpawnRequest {
     /// The static binary that becomes process 1.
     pub(crate) agentd: PathBuf,
     pub(crate) binds: Vec<FileBind>,
+    /// Not with `restore`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volumes: Vec<VolumeBind>,
     pub(crate) hostname: String,
     /// Processors to run on; empty for all.
     pub(crate) cpus: Vec<usize>,
@@ -33,7 +36,7 @@ pub(crate) struct SpawnRequest {
     /// Address families of its network; `None` for `lo` alone.
     pub(crate) network: Option<Families>,
     pub(crate) gated: bool,
-    /// Restore an image instead of starting agentd. No listener travels then.
+    /// Restore an image instead of starting agentd. Then no listener is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restore: Option<Restore>,
 }
@@ -54,7 +57,7 @@ pub(crate) struct Restore {
     pub(crate) mounts: Vec<MountPoint>,
 }
 
-/// A mount that is not in the image but put there again by the node.
+/// A mount that is not in the image; the node mounts it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MountPoint {
     pub(crate) path: PathBuf,
@@ -79,9 +82,9 @@ pub(crate) struct OverlayRecipe {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LayerForm {
-    /// Descriptors of mounts that have no place in any tree.
+    /// Descriptors of detached mounts.
     Detached,
-    /// Descriptors of mounts that the spawner attaches for the moment.
+    /// Descriptors of mounts that the spawner attaches temporarily.
     Descriptors,
     /// One by one by name.
     Appended,
@@ -139,6 +142,15 @@ pub(crate) struct FileBind {
     pub(crate) source: PathBuf,
     /// Relative to the sandbox's root. Skipped if there is nothing to cover.
     pub(crate) target: PathBuf,
+}
+
+/// A directory of the host that belongs to the sandbox's users, with ids stored as they are inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VolumeBind {
+    pub(crate) source: PathBuf,
+    /// An absolute path inside.
+    pub(crate) target: PathBuf,
+    pub(crate) read_only: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

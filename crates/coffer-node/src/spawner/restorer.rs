@@ -35,12 +35,15 @@ pub(super) fn spawn(
     restore: &Restore,
     gate: Option<OwnedFd>,
 ) -> Result<Made, SetupError> {
+    if !request.volumes.is_empty() {
+        return Err(SetupError::new("restore a sandbox with volumes", Errno::NOTSUP));
+    }
     if gate.is_some() != request.gated {
-        return Err(SetupError::new("find a gate where one is asked for", Errno::PROTO));
+        return Err(SetupError::new("match the gate's descriptor with the request", Errno::PROTO));
     }
     let cgroup = open_cgroup(request)?;
-    let (progress_read, progress_write) = packet::pair().doing("make a socket pair")?;
-    let (ours, theirs) = packet::pair().doing("make a socket pair")?;
+    let (progress_read, progress_write) = packet::pair().doing("create a socket pair")?;
+    let (ours, theirs) = packet::pair().doing("create a socket pair")?;
     // SAFETY: the spawner has one thread.
     let cloned = unsafe { kernel::clone_into(libc::CLONE_NEWNS, cgroup.as_ref().map(AsFd::as_fd)) };
     let (pid, pidfd) = match cloned.doing("clone into a new mount namespace")? {
@@ -62,7 +65,7 @@ pub(super) fn spawn(
 
 fn hand_over(request: &SpawnRequest, pid: i32, child: &OwnedFd) -> Result<u32, SetupError> {
     prefer_as_victim(pid)?;
-    // The sandbox's own does not exist yet; one with the same map does as well.
+    // The sandbox's own does not exist yet; one with the same map works too.
     let user_namespace = overlay::user_namespace(&overlay::range(0, request.uid_base))?;
     let ids = IdMap { user_namespace: user_namespace.as_fd(), uid_base: request.uid_base };
     send_mounts(request, &ids, child)
@@ -104,11 +107,11 @@ fn become_criu(
         child::pass(&gate)?;
     }
     // SAFETY: a new cgroup namespace shares nothing with threads, of which there is one.
-    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }.doing("make a cgroup namespace")?;
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWCGROUP) }.doing("create a cgroup namespace")?;
     execute(restore, &places, progress)
 }
 
-/// Puts everything where CRIU finds it; gives the places of the mounts that are not in the image.
+/// Puts everything where CRIU finds it; returns the paths of the mounts that are not in the image.
 fn lay_out(
     request: &SpawnRequest,
     restore: &Restore,
@@ -117,7 +120,7 @@ fn lay_out(
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).doing("leave the host's mount propagation")?;
     let scratch = filesystem::fresh("tmpfs", &[("mode", "0755"), ("size", "1m")], MountAttrFlags::empty())
-        .doing("make a place for mounts")?;
+        .doing("create a directory for mounts")?;
     let at = scratch_for(restore)?;
     place(&scratch, at)?;
 
@@ -212,7 +215,7 @@ fn execute(
         say(&["--external", &format!("mnt[{key}]:{at}")]);
     }
     let text = |value: String| {
-        CString::new(value).map_err(|_| SetupError::new("put CRIU's command together", Errno::INVAL))
+        CString::new(value).map_err(|_| SetupError::new("build CRIU's command line", Errno::INVAL))
     };
     let words = words.into_iter().map(text).collect::<Result<Vec<_>, _>>()?;
     let environment = CString::new("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")

@@ -25,11 +25,20 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Each field of a request is either part of the shape or set by a claim. `None` for a request from a
-    /// snapshot, which cannot be prepared in advance.
+    /// snapshot or with volumes, which cannot be prepared in advance.
     pub(crate) fn of(spec: &CreateSandbox) -> Option<Self> {
-        let CreateSandbox { sandbox: _, template, hostname: _, limits, network: _, snapshot, memory: _ } =
-            spec;
-        snapshot.is_none().then(|| Self { template: template.clone(), limits: *limits })
+        let CreateSandbox {
+            sandbox: _,
+            template,
+            hostname: _,
+            limits,
+            network: _,
+            snapshot,
+            memory: _,
+            volumes,
+        } = spec;
+        (snapshot.is_none() && volumes.is_empty())
+            .then(|| Self { template: template.clone(), limits: *limits })
     }
 
     /// The request that creates a slot of this shape.
@@ -42,6 +51,7 @@ impl Shape {
             network: Policy::default(),
             snapshot: None,
             memory: false,
+            volumes: Vec::new(),
         }
     }
 }

@@ -11,15 +11,22 @@ use crate::harness::{Home, small};
 
 crate::tests![the_real_agentd_answers];
 
+/// The program that sandboxes run, if `scripts/build-agentd` was run.
+pub(crate) fn built() -> Option<&'static [u8]> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/agentd/coffer-agentd");
+    match std::fs::read(&built) {
+        Ok(agentd) => Some(agentd.leak()),
+        Err(_) => {
+            println!("SKIPPED: agentd is not built at `{}`", built.display());
+            None
+        }
+    }
+}
+
 async fn the_real_agentd_answers() {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../target/x86_64-unknown-linux-musl/agentd/coffer-agentd");
-    let Ok(agentd) = std::fs::read(&built) else {
-        println!("SKIPPED: agentd is not built at `{}`", built.display());
-        return;
-    };
+    let Some(agentd) = built() else { return };
     let home = Home::new();
-    let node = home.start_with(agentd.leak()).await;
+    let node = home.start_with(agentd).await;
     let first = node.create(small()).await;
     node.engine.destroy(first.id).await.unwrap();
     let mut times = Vec::new();

@@ -245,6 +245,7 @@ impl Home {
         counts.insert("uppers", files(self.data_dir().join("pool/s")));
         counts.insert("snapshots", files(self.data_dir().join("pool/snapshots")));
         counts.insert("manifests", files(self.data_dir().join("snapshots")));
+        counts.insert("volumes", files(self.data_dir().join("pool/v")));
         counts.insert("drafts", files(self.data_dir().join("pool/d")));
         counts.insert("marks", files(self.data_dir().join("pool/z")));
         counts.insert("journal entries", files(self.data_dir().join("sandboxes")));
@@ -304,6 +305,7 @@ fn config(data_dir: PathBuf, run_dir: PathBuf, template_dir: PathBuf) -> NodeCon
         memory_reserve: None,
         git_memory: None,
         authority: None,
+        mirrors: Default::default(),
         server_gid: 0,
         network: true,
         encrypt_memory: true,
@@ -413,6 +415,7 @@ pub(crate) fn spec(limits: Limits) -> CreateSandbox {
         network: coffer_core::network::Policy::default(),
         snapshot: None,
         memory: false,
+        volumes: Vec::new(),
     }
 }
 

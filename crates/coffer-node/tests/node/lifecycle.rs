@@ -26,6 +26,9 @@ async fn a_sandbox_runs_and_goes() {
     let info = node.engine.info().await.unwrap();
     assert!(info.capabilities.disk_quota, "{:?}", info.warnings);
     assert!(info.capabilities.freeze && info.capabilities.memory_limit, "{:?}", info.warnings);
+    let processors = std::thread::available_parallelism().unwrap().get();
+    assert!(info.cpu_count.is_some_and(|count| count as usize >= processors), "{:?}", info.cpu_count);
+    assert!(info.memory_bytes.is_some_and(|bytes| bytes >= 64 << 20), "{:?}", info.memory_bytes);
 
     let started = Instant::now();
     let sandbox = node.create(small()).await;

@@ -31,6 +31,8 @@ mod restart;
 mod rollback;
 mod snapshots;
 mod snapshots_after;
+mod unpack;
+mod volumes;
 mod warm;
 mod way_out;
 
@@ -61,8 +63,10 @@ fn main() -> ExitCode {
         snapshots::TESTS,
         snapshots_after::TESTS,
         rollback::TESTS,
+        volumes::TESTS,
         leaks::TESTS,
         agentd::TESTS,
+        unpack::TESTS,
         warm::TESTS,
         network::TESTS,
         memory::TESTS,

@@ -19,6 +19,7 @@ crate::tests![
     sandboxes_that_stand_still_have_snapshots_too,
     a_child_has_names_of_its_own,
     limits_count_what_is_written_after,
+    a_child_may_have_a_smaller_disk_than_its_snapshot_has_files,
     a_full_pool_refuses_and_leaves_nothing,
     plain_directories_have_no_snapshots,
     what_cannot_be_is_refused,
@@ -355,6 +356,31 @@ async fn limits_count_what_is_written_after() {
     let heir = node.child(&full).await;
     assert_eq!(heir.output("rm /root/over && stat -c %s /root/full").await, "40000000");
     node.engine.destroy(heir.id).await.unwrap();
+    node.stop().await;
+}
+
+async fn a_child_may_have_a_smaller_disk_than_its_snapshot_has_files() {
+    let home = Home::new();
+    let node = home.start().await;
+    let source = node.create(small()).await;
+    source.output("head -c 40000000 /dev/zero | tr '\\0' x > /root/full && sync").await;
+    let snapshot = node.snapshot(&source).await;
+    assert!(snapshot.files_bytes > 32 << 20, "{}", snapshot.files_bytes);
+    let limits = Limits { disk_mib: 16, ..small() };
+    let spec = CreateSandbox { snapshot: Some(snapshot.snapshot), ..spec(limits) };
+    let placement = node.engine.create(&spec).await.unwrap();
+    let child = Sandbox { id: spec.sandbox, placement };
+    // It has everything, and its whole disk for what it writes.
+    let script =
+        "stat -c %s /root/full && head -c 8000000 /dev/urandom > /root/own && sync && tail -c 1 /root/full";
+    assert_eq!(child.output(script).await, "40000000\nx");
+    let (code, said) = child.script("head -c 64000000 /dev/urandom > /root/over && sync").await;
+    assert!(code != 0 && said.contains("quota"), "{code} {said}");
+    // It starts again on its files, and removing its own makes room.
+    node.engine.stop(child.id).await.unwrap();
+    node.engine.start(child.id, Boot::AsPaused).await.unwrap();
+    let script = "rm /root/over /root/own && sync && head -c 8000000 /dev/urandom > /root/again && stat -c %s /root/full";
+    assert_eq!(child.output(script).await, "40000000");
     node.stop().await;
 }
 
