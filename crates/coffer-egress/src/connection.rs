@@ -16,7 +16,7 @@
 //! [`inject`] instead of [`relay`](mod@crate::relay).
 //!
 //! If the name allowed the connection, the address that the sandbox chose is not used: it may belong to
-//! another host.
+//! another host. Connections to the operator's package mirrors go through [`mirror`].
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +38,7 @@ use crate::dns::{Family, LookupError};
 use crate::forbidden;
 use crate::gate;
 use crate::inject::{self, Target};
+use crate::mirror;
 use crate::refusal::{Cause, Refused};
 use crate::relay::relay;
 use crate::sandbox::{AddressFrom, Admitted, Route, Sandbox, refused};
@@ -45,10 +46,10 @@ use crate::sniff::{Sniffed, Sniffer};
 use crate::{socket, socks};
 
 /// Addresses of a name that are tried.
-const MOST_ATTEMPTS: usize = 4;
+pub(crate) const MOST_ATTEMPTS: usize = 4;
 const READ_SIZE: usize = 4096;
 /// The first byte of TLS.
-const TLS_HANDSHAKE: u8 = 22;
+pub(crate) const TLS_HANDSHAKE: u8 = 22;
 
 /// Accepts connections until the sandbox is removed.
 pub(crate) async fn serve(
@@ -123,14 +124,17 @@ pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, origin
     }
 }
 
-enum NotOpened {
+/// A connection out: its stream, its place in the table, and how it is terminated, if it is.
+pub(crate) type OpenedWay = (TcpStream, Admitted, Option<Target>);
+
+pub(crate) enum NotOpened {
     Refused(Refused, Cause),
     /// The policy allows it, and the other end did not answer.
     Failed,
 }
 
 impl NotOpened {
-    fn refused(destination: Destination, cause: Cause) -> Self {
+    pub(crate) fn refused(destination: Destination, cause: Cause) -> Self {
         Self::Refused(refused(RefusedKind::Connection, destination), cause)
     }
 }
@@ -141,9 +145,12 @@ async fn open(
     stream: &mut TcpStream,
     original: SocketAddr,
     hello: &mut Vec<u8>,
-) -> Result<(TcpStream, Admitted, Option<Target>), NotOpened> {
+) -> Result<OpenedWay, NotOpened> {
     let (address, port) = (original.ip(), original.port());
     let (policy, walls) = (sandbox.policy(), sandbox.walls());
+    if let Some(mirror) = walls.mirrors().at(address, port) {
+        return mirror::open(sandbox, mirror, stream, original, hello).await;
+    }
     let mut name = None;
     if needs_name(&policy, &walls, address, port) {
         (name, *hello) = sniff(sandbox, stream).await;
@@ -153,7 +160,7 @@ async fn open(
     if let Decision::Refuse { rule } = decision {
         return Err(NotOpened::refused(destination, Cause::Rule(rule)));
     }
-    let target = target(&policy, &destination, hello);
+    let target = headers_target(&policy, &destination, hello);
     if lacks_secrets(&policy, target.as_ref()) || (target.is_some() && sandbox.authority().is_none()) {
         return Err(NotOpened::refused(destination, Cause::SecretsUnknown));
     }
@@ -166,12 +173,12 @@ async fn open(
 }
 
 /// The connection to terminate in order to add headers, if any.
-fn target(policy: &Policy, destination: &Destination, hello: &[u8]) -> Option<Target> {
+pub(crate) fn headers_target(policy: &Policy, destination: &Destination, hello: &[u8]) -> Option<Target> {
     let (host, port) = (destination.name.clone()?, destination.port);
     let opened = policy.opens_for_headers(&host, port)?;
     let is_tls = hello.first() == Some(&TLS_HANDSHAKE);
     // Other protocols get no headers, so the connection is not terminated.
-    (is_tls == (opened == Opened::Tls)).then_some(Target { host, port, opened })
+    (is_tls == (opened == Opened::Tls)).then_some(Target { host, port, opened, needs_headers: true })
 }
 
 /// Whether the connection needs a secret that is not known yet.
@@ -200,7 +207,7 @@ async fn explain(
 }
 
 /// Waits for a name, within bounds of bytes and time; returns what was read meanwhile.
-async fn sniff(sandbox: &Sandbox, stream: &mut TcpStream) -> (Option<HostName>, Vec<u8>) {
+pub(crate) async fn sniff(sandbox: &Sandbox, stream: &mut TcpStream) -> (Option<HostName>, Vec<u8>) {
     let start = Instant::now();
     let mut deadline = start + sandbox.settings.first_byte;
     let mut sniffer = Sniffer::default();

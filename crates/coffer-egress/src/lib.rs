@@ -25,6 +25,7 @@ mod forbidden;
 pub mod fuzz;
 mod gate;
 mod inject;
+mod mirror;
 mod refusal;
 mod relay;
 mod sandbox;

@@ -44,6 +44,8 @@ pub(crate) enum Cause {
     SecretsUnknown,
     /// It used another proxy than allowed connections use now.
     ProxyChanged,
+    /// A connection to a package mirror did not say the mirror's name.
+    NotTheMirror,
     /// By the git gate.
     Git(GitRule),
 }
@@ -61,6 +63,7 @@ impl fmt::Display for Cause {
             Self::NameWithoutAddress => f.write_str("name-without-address"),
             Self::SecretsUnknown => f.write_str("secrets-unknown"),
             Self::ProxyChanged => f.write_str("proxy-changed"),
+            Self::NotTheMirror => f.write_str("mirror:other-name"),
             Self::Git(rule) => write!(f, "{rule}"),
         }
     }

@@ -11,7 +11,7 @@ use crate::git::GitError;
 /// programs decide by the variant.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ForgeError {
-    #[error("there is no {kind} {what}")]
+    #[error("{kind} {what} not found")]
     NotFound { kind: &'static str, what: String },
     /// The credential is valid but may not do this.
     #[error("the token may not {doing}: it lacks {scope}")]
@@ -20,7 +20,7 @@ pub enum ForgeError {
     TokenExpired,
     #[error("the secret `{name}` that the connection uses {why}")]
     Credential { name: String, why: &'static str },
-    #[error("the forge lets this connection ask again in {} s", retry_after.as_secs().max(1))]
+    #[error("the forge's rate limit is reached; retry in {} s", retry_after.as_secs().max(1))]
     RateLimited { retry_after: Duration },
     #[error("branch `{branch}` is protected: {why}")]
     Protected { branch: String, why: String },
@@ -28,7 +28,7 @@ pub enum ForgeError {
     #[error("{why}{}", shown(paths))]
     Conflict { why: String, paths: Vec<String> },
     /// A pull request with this number exists.
-    #[error("there is pull request {number} for these branches already")]
+    #[error("pull request {number} for these branches already exists")]
     PullExists { number: i64 },
     /// Another request changed it meanwhile.
     #[error("{why}")]
@@ -53,7 +53,7 @@ pub enum ForgeError {
     /// The project has used up its share of git work.
     #[error(transparent)]
     PoolBusy(#[from] coffer_shares::Full),
-    #[error("the forge answered in a way that cannot be understood: {0}")]
+    #[error("unexpected answer from the forge: {0}")]
     Strange(String),
     #[error("git failed: {0}")]
     Git(String),
@@ -90,6 +90,11 @@ impl ForgeError {
         Self::Conflict { why: why.into(), paths: Vec::new() }
     }
 
+    /// The directory of repositories failed.
+    pub(crate) fn disk(error: std::io::Error) -> Self {
+        Self::Git(format!("the repositories' directory cannot be written: {error}"))
+    }
+
     pub(crate) fn invalid(field: &'static str, why: impl Into<String>) -> Self {
         Self::Invalid { field, why: why.into() }
     }
@@ -116,16 +121,14 @@ impl ForgeError {
             ForgeRecordError::NotFound => Self::not_found(kind, what),
             ForgeRecordError::Taken { number: Some(number) } => Self::PullExists { number },
             ForgeRecordError::Taken { number: None } => {
-                Self::conflict(format!("there is a {kind} {} already", what.to_string()))
+                Self::conflict(format!("{kind} {} already exists", what.to_string()))
             }
-            ForgeRecordError::TooMany(most) => {
-                Self::conflict(format!("there may be at most {most} of these"))
-            }
+            ForgeRecordError::TooMany(most) => Self::conflict(format!("at most {most} of these are allowed")),
             ForgeRecordError::InUse => {
                 Self::conflict(format!("{kind} {} is used by repositories", what.to_string()))
             }
             ForgeRecordError::Raced => {
-                Self::Raced { why: format!("{kind} {} was changed meanwhile", what.to_string()) }
+                Self::Raced { why: format!("another request changed {kind} {}", what.to_string()) }
             }
             ForgeRecordError::Store(error) => Self::Store(error),
         }
@@ -138,7 +141,7 @@ impl From<GitError> for ForgeError {
             GitError::Missing => Self::NoGit,
             GitError::Busy(full) => Self::PoolBusy(full),
             GitError::OutOfMemory(most) => {
-                Self::TooLarge { what: "what git would need in memory for this", most }
+                Self::TooLarge { what: "the memory that git would need for this", most }
             }
             GitError::TimedOut | GitError::Failed(_) => Self::Git(error.to_string()),
         }

@@ -5,6 +5,7 @@
 
 mod calls;
 mod confine;
+mod error;
 mod process;
 mod runner;
 
@@ -13,16 +14,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::ProjectId;
-use coffer_core::settings::ByteSize;
-use coffer_shares::{Full, Place, Shares, pool};
+use coffer_shares::{Place, Shares, pool};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::OnceCell;
 
 pub use confine::has_landlock;
+pub(crate) use error::GitError;
+pub use process::GitProcesses;
 pub(crate) use process::Running;
 use process::Starter;
 pub use runner::GitRunner;
-use runner::Order;
+use runner::{Order, PATH, WITH_SPARE};
 
 /// Limits of git.
 #[derive(Debug, Clone)]
@@ -70,39 +72,8 @@ impl GitLimits {
     }
 }
 
-/// How git processes are started.
-#[derive(Debug, Clone)]
-pub struct GitProcesses {
-    /// The socket of a [`GitRunner`]; without one, threads of this process start git.
-    pub runner: Option<PathBuf>,
-    /// Whether to use Landlock; only for threads of this process.
-    pub landlock: bool,
-}
-
-impl Default for GitProcesses {
-    fn default() -> Self {
-        Self { runner: None, landlock: has_landlock() }
-    }
-}
-
 /// Longest stored error output of git.
 const LONGEST_COMPLAINT: usize = 4096;
-
-/// Why git could not be run, or did not finish.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum GitError {
-    #[error("git is not installed, or too old")]
-    Missing,
-    #[error(transparent)]
-    Busy(#[from] Full),
-    #[error("it took too long")]
-    TimedOut,
-    /// More than this many bytes.
-    #[error("it needs more than {} of memory", ByteSize::bytes(*.0))]
-    OutOfMemory(u64),
-    #[error("{0}")]
-    Failed(String),
-}
 
 /// A finished call.
 #[derive(Debug)]
@@ -133,9 +104,9 @@ impl Finished {
             return GitError::OutOfMemory(self.memory);
         }
         if self.code.is_none() {
-            return GitError::Failed("a signal ended it; memory may have been short".into());
+            return GitError::Failed("killed by a signal, perhaps for lack of memory".into());
         }
-        let line = self.stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
+        let line = self.stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or("git gave no reason");
         GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())
     }
 }
@@ -305,11 +276,6 @@ pub(crate) struct Room {
     _memory: Option<Place<ProjectId>>,
     _turn: Place<ProjectId>,
 }
-
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// The memory of a call with spare memory, as a multiple of the usual.
-pub(crate) const WITH_SPARE: u64 = 2;
 
 /// Memory that a project does not use for transfers, released on drop.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
-use coffer_core::forge::{BranchName, CommitId, ForgeKind, IssueState, PullState, StatusState, Verdict};
+use coffer_core::forge::{BranchName, CommitId, ForgeKind, IssueState, PullState, Verdict};
 use coffer_store::Secret;
 use http::Method;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -99,7 +99,7 @@ fn quoted(part: &str) -> String {
 /// GitHub's pages are numbers; there is a next one if this one was full.
 fn page(part: &Part) -> Answer<(u32, String)> {
     let page = part.after.as_deref().map_or(Ok(1), str::parse::<u32>);
-    let page = page.map_err(|_| ForgeError::invalid("cursor", "is not one that this server gave out"))?;
+    let page = page.map_err(|_| ForgeError::invalid("cursor", "is not a cursor of this server"))?;
     Ok((page, format!("per_page={}&page={page}", part.limit.clamp(1, 100))))
 }
 
@@ -388,7 +388,7 @@ impl Forge for GitHubForge {
         body.extend(new.commit.map(|commit| ("commit_id".into(), json!(commit))));
         let (rest, what) = (format!("/pulls/{number}/reviews"), numbered("pull request", number));
         let told = self.send(Method::POST, &rest, body.into(), "review a pull request", what).await?;
-        review(&told)?.ok_or_else(|| strange("a review that is none"))
+        review(&told)?.ok_or_else(|| strange("a review without an id"))
     }
 
     async fn reviews(&self, number: i64, part: Part) -> Answer<Listed<Review>> {
@@ -473,14 +473,5 @@ impl Forge for GitHubForge {
         let authorization = Secret::new(format!("Basic {basic}"));
         let on_site = self.client.is_on_site();
         Ok(Upstream { url, authorization, expires_in, enforces_branch: false, on_site })
-    }
-}
-
-/// Whether a status means that something is over.
-pub(crate) const fn of_conclusion(done: bool, good: bool) -> StatusState {
-    match (done, good) {
-        (false, _) => StatusState::Pending,
-        (true, true) => StatusState::Success,
-        (true, false) => StatusState::Failure,
     }
 }

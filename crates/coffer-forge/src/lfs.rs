@@ -22,7 +22,7 @@ use ring::digest::{Context, SHA256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OnceCell, mpsc};
 
-use crate::local::{COMING, LocalForge, disk};
+use crate::local::{COMING, LocalForge};
 use crate::serve::Outgoing;
 use crate::{ForgeError, Forges};
 
@@ -133,7 +133,7 @@ impl LocalForge {
         let objects = self.lfs_objects();
         let look = || async move {
             let counted = tokio::task::spawn_blocking(move || count(&objects)).await;
-            counted.map_err(io::Error::other).flatten().map(Mutex::new).map_err(disk)
+            counted.map_err(io::Error::other).flatten().map(Mutex::new).map_err(ForgeError::disk)
         };
         cell.get_or_try_init(look).await?;
         Ok(cell)
@@ -164,7 +164,7 @@ impl LocalForge {
         match tokio::fs::metadata(oid.path(&self.lfs_objects())).await {
             Ok(file) => Ok(Some(file.len())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(disk(error)),
+            Err(error) => Err(ForgeError::disk(error)),
         }
     }
 }
@@ -225,9 +225,9 @@ impl Forges {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(ForgeError::not_found("object of Git LFS", oid));
             }
-            file => file.map_err(disk)?,
+            file => file.map_err(ForgeError::disk)?,
         };
-        let length = file.metadata().await.map_err(disk)?.len();
+        let length = file.metadata().await.map_err(ForgeError::disk)?.len();
         let (limits, (send, pieces)) = (self.git.limits.clone(), mpsc::channel(PIECES));
         // In its own task, so that its place is released when a client stops reading.
         self.transfers.spawn(async move {
@@ -292,7 +292,7 @@ impl Forges {
             }
             Ok::<_, io::Error>(is_new)
         });
-        if placed.await.map_err(io::Error::other).flatten().map_err(disk)? {
+        if placed.await.map_err(io::Error::other).flatten().map_err(ForgeError::disk)? {
             self.store.add_repository_size(row.id, length.max(LEAST_COUNTED)).await?;
         }
         drop(room);
@@ -308,28 +308,31 @@ async fn receive(
     mut body: impl Stream<Item = Result<Bytes, String>> + Unpin,
     silence: std::time::Duration,
 ) -> Result<(), ForgeError> {
-    let mut file = tokio::fs::File::create_new(path).await.map_err(disk)?;
+    let mut file = tokio::fs::File::create_new(path).await.map_err(ForgeError::disk)?;
     let (mut digest, mut came) = (Context::new(&SHA256), 0_u64);
     loop {
         let piece = tokio::time::timeout(silence, body.next()).await;
         let piece = piece.map_err(|_| ForgeError::invalid("object", "did not arrive in time"))?;
         let Some(piece) = piece else { break };
-        let piece = piece.map_err(|_| ForgeError::invalid("object", "broke off"))?;
+        let piece = piece.map_err(|_| ForgeError::invalid("object", "ended too early"))?;
         came = came.saturating_add(piece.len() as u64);
         if came > length {
             break;
         }
         digest.update(&piece);
-        file.write_all(&piece).await.map_err(disk)?;
+        file.write_all(&piece).await.map_err(ForgeError::disk)?;
     }
     if came != length {
-        return Err(ForgeError::invalid("object", format!("is not {length} bytes long, as was said")));
+        return Err(ForgeError::invalid(
+            "object",
+            format!("does not have the announced length of {length} bytes"),
+        ));
     }
     if hex::encode(digest.finish().as_ref()) != *oid.0 {
-        return Err(ForgeError::invalid("object", format!("is not {oid}: its SHA-256 is another")));
+        return Err(ForgeError::invalid("object", format!("has another SHA-256 than {oid}")));
     }
-    file.flush().await.map_err(disk)?;
-    file.sync_all().await.map_err(disk)
+    file.flush().await.map_err(ForgeError::disk)?;
+    file.sync_all().await.map_err(ForgeError::disk)
 }
 
 /// Gives a file its name; returns whether it is new. Directories are created one by one, so that a deleted

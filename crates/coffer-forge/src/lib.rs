@@ -24,10 +24,10 @@ mod github;
 mod lfs;
 mod local;
 mod passes;
-mod private;
 mod refusal;
 mod serve;
 mod storage;
+mod token;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -40,6 +40,7 @@ use coffer_core::{Millis, RepositoryId};
 use coffer_store::{ProjectScope, RepositoryRow, Store};
 use tokio_util::task::TaskTracker;
 
+pub use coffer_http::{PrivateHosts, class_of, is_own};
 use connect::Clients;
 pub use connect::{Delivery, GITHUB, WebhookDoor, WebhookError};
 pub use error::ForgeError;
@@ -56,9 +57,9 @@ pub use lfs::{LfsFound, LfsOid};
 use local::{Bare, LocalForge};
 pub use passes::Pass;
 use passes::Passes;
-pub use private::{PrivateHosts, class_of, is_own};
 pub use serve::{GitFigures, Incoming, Outgoing, Service};
 pub use storage::{DiskFloor, DiskLow};
+pub use token::{TokenError, connect_by_token};
 
 /// The author of the server's own commits: merges.
 #[derive(Debug, Clone)]
@@ -104,16 +105,16 @@ pub struct Forges {
     private_hosts: PrivateHosts,
     extra_roots: Option<String>,
     figures: Arc<GitFigures>,
-    /// Fetches, pushes and imports that go on when their client hangs up.
+    /// Fetches, pushes and imports that continue when their client disconnects.
     transfers: TaskTracker,
 }
 
 impl Forges {
-    /// Waits for transfers under way, once no client is connected any more.
+    /// Waits for transfers in progress, after the last client has disconnected.
     pub async fn finish(&self, patience: Duration) {
         self.transfers.close();
         if tokio::time::timeout(patience, self.transfers.wait()).await.is_err() {
-            tracing::warn!("gave up waiting for {} transfers of git", self.transfers.len());
+            tracing::warn!("gave up waiting for {} git transfers", self.transfers.len());
         }
     }
 
@@ -160,7 +161,7 @@ impl Forges {
         actor: &str,
     ) -> Result<LocalForge, ForgeError> {
         if row.kind != ForgeKind::Local {
-            return Err(ForgeError::invalid("repository", "is kept elsewhere"));
+            return Err(ForgeError::invalid("repository", "is not a local repository"));
         }
         Ok(LocalForge {
             store: self.store.clone(),

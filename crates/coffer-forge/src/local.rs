@@ -16,7 +16,7 @@ use coffer_store::{
 };
 
 pub(crate) use bare::Bare;
-pub(crate) use shelve::{COMING, disk};
+pub(crate) use shelve::COMING;
 
 use crate::forge::{
     Branch, Comment, Diff, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder, NewPull,
@@ -167,7 +167,7 @@ impl LocalForge {
 }
 
 fn bad_cursor() -> ForgeError {
-    ForgeError::invalid("cursor", "is not one that this server gave out")
+    ForgeError::invalid("cursor", "is not a cursor of this server")
 }
 
 fn cut<T>(mut rows: Vec<T>, limit: u32, position: impl Fn(&T) -> String) -> Listed<T> {
@@ -235,7 +235,7 @@ impl Forge for LocalForge {
         }
         let (head_commit, base_commit) = (self.tip_of(&new.head).await?, self.tip_of(&base).await?);
         if self.bare.is_ancestor(&head_commit, &base_commit).await? {
-            let why = format!("there is nothing in `{}` that `{base}` has not", new.head);
+            let why = format!("`{base}` already has every commit of `{}`", new.head);
             return Err(ForgeError::invalid("head", format!("has no commits of its own: {why}")));
         }
         if self.bare.merge_base(&head_commit, &base_commit).await?.is_none() {
@@ -268,7 +268,7 @@ impl Forge for LocalForge {
         let changed = self.store.update_pull(&self.scope, self.row.id, number, change).await;
         let changed = changed.map_err(|error| match error {
             coffer_store::ForgeRecordError::Raced => {
-                ForgeError::conflict(format!("pull request {number} is merged, which is for good"))
+                ForgeError::conflict(format!("pull request {number} is merged and cannot be changed"))
             }
             error => ForgeError::record(error, "pull request", number),
         })?;

@@ -26,7 +26,7 @@ const MOST_HEADERS: usize = 100;
 /// How much of an answer's body is read.
 #[derive(Debug, Clone, Copy)]
 pub enum Read {
-    /// All of it: a body that is longer or breaks off is a failure.
+    /// The whole body. A body that is too long or incomplete is a failure.
     Whole { most: usize },
     /// The beginning, as far as it arrives in time: only the status matters.
     Beginning { most: usize, patience: Duration },
@@ -145,18 +145,58 @@ impl Connection {
         request: Request<Full<Bytes>>,
         read: Read,
     ) -> Result<Response<Bytes>, Failure> {
-        let answer =
-            self.sender.try_send_request(request).await.map_err(|mut error| match error.take_message() {
-                // Given back unsent: the connection had ended.
-                Some(_) => Failure::Closed,
-                None => Failure::Exchange(error.into_error()),
-            })?;
+        let answer = self.ask(request).await?;
         let (head, body) = answer.into_parts();
         let body = match read {
             Read::Whole { most } => whole(body, most).await?,
             Read::Beginning { most, patience } => beginning(body, most, patience).await,
         };
         Ok(Response::from_parts(head, body))
+    }
+
+    /// Sends one request and returns its answer when the head has arrived; the body is read piece by piece. Without a
+    /// time limit: callers set one.
+    pub async fn begin(mut self, request: Request<Full<Bytes>>) -> Result<Response<Pieces>, Failure> {
+        let answer = self.ask(request).await?;
+        Ok(answer.map(|body| Pieces { body, _connection: self }))
+    }
+
+    async fn ask(&mut self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+        self.sender.try_send_request(request).await.map_err(|mut error| match error.take_message() {
+            // Returned unsent: the connection had ended.
+            Some(_) => Failure::Closed,
+            None => Failure::Exchange(error.into_error()),
+        })
+    }
+}
+
+/// A body that is read piece by piece. Dropping it closes the connection.
+#[derive(Debug)]
+pub struct Pieces {
+    body: Incoming,
+    _connection: Connection,
+}
+
+impl Pieces {
+    /// The next piece, or `None` at the end; waits for it for `patience`.
+    pub async fn next(&mut self, patience: Duration) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let frame = tokio::time::timeout(patience, self.body.frame()).await;
+            match frame.map_err(|_| Failure::Timeout(patience))? {
+                None => return Ok(None),
+                Some(Err(_)) => return Err(Failure::BrokenOff),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if !data.is_empty() => return Ok(Some(data)),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// The whole body, if it has at most `most` bytes; `patience` covers all of it.
+    pub async fn whole(self, most: usize, patience: Duration) -> Result<Bytes, Failure> {
+        let read = tokio::time::timeout(patience, whole(self.body, most)).await;
+        read.unwrap_or(Err(Failure::Timeout(patience)))
     }
 }
 
@@ -183,7 +223,7 @@ async fn beginning(mut body: Incoming, most: usize, patience: Duration) -> Bytes
     first.freeze()
 }
 
-/// How long an answer asks to be left alone, where it says so in seconds.
+/// The `Retry-After` of an answer, if it is in seconds.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(http::header::RETRY_AFTER)?;
     value.to_str().ok()?.parse().ok().map(Duration::from_secs)

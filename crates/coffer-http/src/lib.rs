@@ -14,7 +14,9 @@ mod address;
 pub mod breaker;
 mod client;
 mod failure;
+mod private;
 
 pub use address::{Address, BadUrl, Check, anywhere};
-pub use client::{Client, Connection, Read, retry_after};
+pub use client::{Client, Connection, Pieces, Read, retry_after};
 pub use failure::{Failure, NotAllowed};
+pub use private::{PrivateHosts, class_of, is_own, may_dial};

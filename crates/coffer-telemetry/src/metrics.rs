@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use coffer_core::{DestroyReason, Fault};
+use coffer_core::{Code, DestroyReason, Fault};
 use coffer_store::RunState;
 use http::{Method, StatusCode};
 use prometheus_client::metrics::counter::Counter;
@@ -176,8 +176,8 @@ impl Metrics {
         for direction in ["sent", "received"] {
             let _ = self.egress_bytes.get_or_create(&label([("direction", direction)]));
         }
-        for code in ["quota_exceeded", "rate_limited", "budget_exceeded", "command_refused"] {
-            let _ = self.refusals.get_or_create(&label([("code", code)]));
+        for code in [Code::QuotaExceeded, Code::RateLimited, Code::BudgetExceeded, Code::CommandRefused] {
+            let _ = self.refusals.get_or_create(&label([("code", code.as_str())]));
         }
     }
 

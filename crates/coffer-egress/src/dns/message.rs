@@ -1,9 +1,9 @@
 //! The part of DNS messages that is needed here: one question, and addresses as answers.
 //!
-//! hickory-proto reads and writes names, questions and the header. Records are read here: three of the many kinds
-//! that hickory-proto knows are of use, the others need not be well formed, and their readers are a third of that
-//! crate's code. Both ends are distrusted, the sandbox that asks and the network that answers, so counts are bounded
-//! before anything is read.
+//! hickory-proto reads and writes names, questions and the header. Records are parsed here: only three of the
+//! many kinds that hickory-proto knows are needed, the others need not be well formed, and their parsers are
+//! a third of that crate's code. Both ends are distrusted, the sandbox that asks and the network that
+//! answers, so counts are bounded before anything is read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,7 +25,7 @@ const MOST_RECORDS: usize = 256;
 pub(super) const LARGEST_UDP: u16 = 1232;
 const SMALLEST_UDP: u16 = 512;
 
-/// Which kind of address is asked for.
+/// The requested kind of address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {
     V4,
@@ -40,37 +40,37 @@ impl Family {
         }
     }
 
-    pub(super) fn of(address: IpAddr) -> Self {
+    pub(crate) fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 }
 
-/// What a question is about.
+/// The type of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Addresses(Family),
-    /// Anything else; it has an answer without records.
+    /// Any other type; its answer has no records.
     Other,
 }
 
-/// A question that a sandbox asks.
+/// A question of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Query {
     id: u16,
     recursion_desired: bool,
-    /// With the letter case it came in: some clients check that it comes back so.
+    /// In its original letter case: some clients check that the answer repeats it.
     question: Question,
-    /// The name, if it is one that a host can have.
+    /// The name, if it is a valid host name.
     pub(super) name: Option<HostName>,
     pub(super) asked: Asked,
-    /// How large an answer by UDP may be, where the client said so.
+    /// The largest answer by UDP, if the client states one.
     udp: Option<u16>,
 }
 
 /// Why a message is not a question that can be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoQuery {
-    /// Not even a header, or an answer and not a question: silence.
+    /// It has no header, or is not a question: send no answer.
     Ignore,
     /// A short error for the client.
     Answer(Vec<u8>),
@@ -116,7 +116,7 @@ impl Query {
         Ok(Self { id, recursion_desired, name: host_name(question.name()), question, asked, udp })
     }
 
-    /// The largest answer that the client takes by UDP.
+    /// The largest answer that the client accepts by UDP.
     pub(super) fn udp_size(&self) -> usize {
         self.udp.unwrap_or(SMALLEST_UDP).clamp(SMALLEST_UDP, LARGEST_UDP).into()
     }
@@ -126,7 +126,8 @@ impl Query {
         self.answer(code, &[], 0, usize::MAX)
     }
 
-    /// An answer of addresses; those that do not fit into `size` are left out, and the answer says so.
+    /// An answer of addresses; those that do not fit into `size` are left out, and the answer is marked as
+    /// truncated.
     pub(super) fn answer(
         &self,
         code: ResponseCode,
@@ -134,7 +135,7 @@ impl Query {
         ttl_s: u32,
         size: usize,
     ) -> Vec<u8> {
-        // The name with the zero that ends it, type and class. The OPT record has its place before any address.
+        // The name with the zero that ends it, type and class. The OPT record comes before the addresses.
         let fixed = HEADER + self.question.name().len() + 1 + 4;
         let mut used = fixed + if self.udp.is_some() { OPT_RECORD } else { 0 };
         let fitting = addresses.iter().take_while(|address| {
@@ -152,13 +153,13 @@ impl Query {
     }
 }
 
-/// A message of ours.
+/// A message that we send.
 struct Message<'a> {
     metadata: Metadata,
     question: Option<&'a Question>,
     addresses: &'a [IpAddr],
     ttl_s: u32,
-    /// Whether to say how large an answer by UDP may be.
+    /// Whether to state the largest answer by UDP.
     edns: bool,
 }
 
@@ -180,7 +181,7 @@ impl Message<'_> {
         if let Some(question) = self.question {
             question.emit(to)?;
             for address in self.addresses {
-                // Becomes a pointer to the question's.
+                // Encoded as a pointer to the question's name.
                 question.name().emit(to)?;
                 Family::of(*address).record().emit(to)?;
                 DNSClass::IN.emit(to)?;
@@ -220,7 +221,7 @@ pub(super) fn ask(id: u16, name: &HostName, family: Family) -> Vec<u8> {
     Message { metadata, question: Some(&question), addresses: &[], ttl_s: 0, edns: true }.encode()
 }
 
-/// What a resolver said to a question of ours.
+/// A resolver's reply to our question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
     Addresses {
@@ -234,7 +235,7 @@ pub(super) enum Reply {
     Failed,
 }
 
-/// Reads a reply; `None` if it is not one to this very question, so that a forger must guess the id too.
+/// Parses a reply; `None` if it does not answer this question, so that a forger must guess the id too.
 pub(super) fn read_reply(message: &[u8], id: u16, name: &HostName, family: Family) -> Option<Reply> {
     let mut decoder = BinDecoder::new(message);
     let header = Header::read(&mut decoder).ok()?;
@@ -256,7 +257,7 @@ pub(super) fn read_reply(message: &[u8], id: u16, name: &HostName, family: Famil
         ResponseCode::NXDomain => return Some(Reply::NoSuchName),
         _ => return Some(Reply::Failed),
     }
-    // From here on it is the answer, and one that cannot be read is a failed one.
+    // From here on it is the answer; if it cannot be parsed, the lookup has failed.
     let answers = header.counts.answers.into();
     Some(read_addresses(&mut decoder, answers, question.name(), family).unwrap_or(Reply::Failed))
 }
@@ -294,7 +295,8 @@ fn read_addresses(
     Some(Reply::Addresses { addresses, ttl_s: lifetime })
 }
 
-/// The one question of a message. One that would be written otherwise than it came, such as with a pointer, is none.
+/// The one question of a message. A question that we would encode differently, for example one with a
+/// pointer, is refused.
 fn read_question(decoder: &mut BinDecoder<'_>, message: &[u8], header: &Header) -> Option<Question> {
     let question = (header.counts.queries == 1).then(|| Question::read(decoder).ok()).flatten()?;
     let same = question.to_bytes().is_ok_and(|written| written == message[HEADER..decoder.index()]);
@@ -328,13 +330,13 @@ impl<'m> Record<'m> {
         &self.message[usize::from(self.start)..]
     }
 
-    /// The data as a name, which may point to what stands before it.
+    /// The data as a name, which may contain pointers to earlier parts of the message.
     fn name(&self) -> Option<Name> {
         Name::read(&mut BinDecoder::new(self.message).clone(self.start)).ok()
     }
 }
 
-/// The next `count` records, if that is a number worth reading.
+/// The next `count` records, if the count is within bounds.
 fn records<'m>(
     decoder: &mut BinDecoder<'m>,
     count: usize,
@@ -351,7 +353,7 @@ fn host_name(name: &Name) -> Option<HostName> {
     HostName::parse(std::str::from_utf8(&labels.join(&b'.')).ok()?).ok()
 }
 
-/// A question of a sandbox's, and an answer of the network's to a question of ours.
+/// Fuzzing: a question from a sandbox, and an answer from the network.
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_dns(data: &[u8]) {
     let addresses: Vec<IpAddr> = (0..200).map(|last| IpAddr::from([192, 0, 2, last])).collect();

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::network::{Class, Decision, GATE_ADDRESS, HostName, Rule, may_ask};
+use coffer_core::network::{Class, Decision, GATE_ADDRESS, HostName, Rule, may_ask, may_ask_mirror};
 use hickory_proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -24,6 +24,8 @@ const LARGEST_QUESTION: usize = 2048;
 const MOST_ADDRESSES: usize = 32;
 /// A route may be gone soon.
 const GATE_TTL_S: u32 = 5;
+/// Mirrors change only with the settings.
+const MIRROR_TTL_S: u32 = 60;
 const TCP_IDLE: Duration = Duration::from_secs(10);
 
 /// Answers questions that come by UDP until the sandbox is removed.
@@ -137,7 +139,15 @@ fn begin(sandbox: &Arc<Sandbox>, message: &[u8]) -> Begun {
         let addresses = if query.asked == Asked::Addresses(Family::V4) { &known[..] } else { &[] };
         return Begun::Answer(query.answer(ResponseCode::NoError, addresses, GATE_TTL_S, query.udp_size()));
     }
-    if let Decision::Refuse { rule } = may_ask(&sandbox.policy(), &name) {
+    let mirror = may_ask_mirror(&sandbox.policy(), &sandbox.walls(), &name);
+    if let Some((stand_in, Decision::Allow { .. })) = mirror {
+        // No resolver is asked: the sandbox does not learn where the mirror is, or whether it is.
+        let known = [IpAddr::V4(stand_in)];
+        let addresses = if query.asked == Asked::Addresses(Family::V4) { &known[..] } else { &[] };
+        return Begun::Answer(query.answer(ResponseCode::NoError, addresses, MIRROR_TTL_S, query.udp_size()));
+    }
+    let decision = mirror.map_or_else(|| may_ask(&sandbox.policy(), &name), |(_, decision)| decision);
+    if let Decision::Refuse { rule } = decision {
         sandbox.refuse(Refused::question(Some(name)), &Cause::Rule(rule));
         return Begun::Answer(query.empty_answer(ResponseCode::Refused));
     }

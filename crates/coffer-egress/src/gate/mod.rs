@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use coffer_core::git::gate::{CREDENTIAL_REFUSED, CREDENTIAL_UNKNOWN, FORGE_UNUSABLE};
 use coffer_core::network::{GATE_ADDRESS, GATE_NAME, GATE_PORT, HostName, Policy, RefusedKind};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode, Uri};
@@ -127,10 +128,10 @@ impl Gate {
         let answer = self.carry(passing, target, outgoing).await.map_err(|why| self.failed(&why))?;
         let status = answer.status();
         if status == StatusCode::UNAUTHORIZED {
-            return Err(self.failed("it does not accept the credential: it expired, was revoked or is wrong"));
+            return Err(self.failed(CREDENTIAL_REFUSED));
         }
         if status.is_redirection() || status == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(self.failed("it says that the repository has moved, which is not followed"));
+            return Err(self.failed("it redirects to another address, and redirects are not followed"));
         }
         Ok(shown(answer))
     }
@@ -145,7 +146,7 @@ impl Gate {
         let cut = passing.cut.clone();
         let answered = tokio::select! {
             biased;
-            () = cut.cancelled() => Err("pushing was closed meanwhile".to_string()),
+            () = cut.cancelled() => Err("the push window was closed during the request".to_string()),
             answered = carry::send(&self.sandbox, passing, target, outgoing) => answered,
         };
         if answered.is_ok() {
@@ -196,7 +197,7 @@ impl Gate {
         body: Sent,
     ) -> Result<Request<Sent>, Instead> {
         let route = &passing.route;
-        let unusable = || self.failed("its address or credential cannot stand in a request");
+        let unusable = || self.failed("its address or credential is not valid in an HTTP request");
         let method = if ask.refs { http::Method::GET } else { http::Method::POST };
         let mut request = Request::new(body);
         *request.method_mut() = method;
@@ -217,10 +218,7 @@ impl Gate {
         self.record(cause);
         match cause {
             Cause::Git(rule) => told(rule.status(), rule.why(), &rule.to_string()),
-            _ => {
-                let why = "this repository's credential is not known yet; try again in a moment";
-                told(StatusCode::SERVICE_UNAVAILABLE, why, &cause.to_string())
-            }
+            _ => told(StatusCode::SERVICE_UNAVAILABLE, CREDENTIAL_UNKNOWN, &cause.to_string()),
         }
     }
 
@@ -249,7 +247,7 @@ impl Gate {
     /// The forge cannot be reached, or its answer is not passed on.
     fn failed(&self, why: &str) -> Instead {
         self.count_failed();
-        told(StatusCode::BAD_GATEWAY, &format!("the forge cannot be used: {why}"), "git:forge")
+        told(StatusCode::BAD_GATEWAY, &format!("{FORGE_UNUSABLE}: {why}"), "git:forge")
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use coffer_core::git::gate::NO_REPOSITORY;
 use http::StatusCode;
 
 /// A rule of the gate.
@@ -51,17 +52,17 @@ impl GitRule {
     /// The text for git's user.
     pub(crate) const fn why(self) -> &'static str {
         match self {
-            Self::Repository => "this sandbox has no such repository; clone it through the API first",
+            Self::Repository => NO_REPOSITORY,
             Self::Service => "only git's smart protocol passes here",
-            Self::Lfs => "of Git LFS only objects pass here, by its batch API; locks do not",
+            Self::Lfs => "only objects of Git LFS pass here, through its batch API; locks do not",
             Self::LfsBatch => "this batch of Git LFS cannot be read; only basic transfers by SHA-256 pass",
             Self::LfsLarge => "this batch of Git LFS is too large; set lfs.transfer.batchSize to 100",
-            Self::LfsPlace => "the forge keeps this object at a place that is out of reach",
+            Self::LfsPlace => "the forge stores this object at an address that sandboxes cannot reach",
             Self::LfsTransfer => "this transfer was not announced, or has expired; ask for a batch again",
-            Self::LfsSize => "this object is not as long as was announced",
+            Self::LfsSize => "this object has another length than announced",
             Self::PushClosed => "pushing is closed; push through the API",
-            Self::Reference => "only the branch that was announced may be pushed, and alone",
-            Self::Deletion => "refs are not deleted from a sandbox",
+            Self::Reference => "only the announced branch may be pushed, and no other ref with it",
+            Self::Deletion => "a sandbox cannot delete refs",
             Self::Stale => "the branch has moved since the push was announced; fetch and try again",
             Self::PushOptions => "push options do not pass",
             Self::PushCertificate => "signed pushes do not pass",

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The rules are checked again for each request: a changed secret is in the next one. Only requests to exactly
-//! that host get the headers, and no other connection is terminated.
+//! that host get the headers. Of other connections only plain HTTP to a package mirror is terminated, so that
+//! each request is checked to be for that mirror.
 
 mod authority;
 mod request;
@@ -58,6 +59,8 @@ pub(crate) struct Target {
     pub(crate) host: HostName,
     pub(crate) port: u16,
     pub(crate) opened: Opened,
+    /// Whether requests pass only while the policy has headers for them.
+    pub(crate) needs_headers: bool,
 }
 
 /// Handles the requests of a connection.
@@ -101,11 +104,14 @@ pub(crate) async fn serve(
                 // Check again: another parser decided which host this connection is for.
                 let named = inside.get_ref().1.server_name().and_then(|name| HostName::parse(name).ok());
                 if named.as_ref() != Some(&name) {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the hello has two names"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "the TLS hello has two server names",
+                    ));
                 }
                 converse(sandbox.clone(), target, inside, outside).await
             }
-            (Opened::Tls, None) => Err(io::Error::other("there is no authority")),
+            (Opened::Tls, None) => Err(io::Error::other("egress has no certificate authority")),
         }
     };
     tokio::select! {
@@ -162,7 +168,10 @@ where
             #[expect(clippy::disallowed_methods, reason = "aborted when its handle is dropped")]
             let driver = tokio::spawn(async move {
                 if let Err(error) = connection.with_upgrades().await {
-                    tracing::debug!(%error, "the connection to the host of a terminated connection broke");
+                    tracing::debug!(
+                        %error,
+                        "the connection to the target of an opened TLS connection failed"
+                    );
                 }
                 if !upgrading.load(Ordering::Acquire) {
                     ended.cancel();
@@ -211,9 +220,11 @@ impl Way {
 
     /// The current headers; `None` if the rules no longer name this host.
     fn headers(&self) -> Option<Vec<(HeaderName, HeaderText)>> {
-        let (policy, Target { host, port, opened }) = (self.sandbox.policy(), &self.target);
-        if policy.is_withheld() || policy.opens_for_headers(host, *port) != Some(*opened) {
-            return None;
+        let (policy, Target { host, port, opened, needs_headers }) = (self.sandbox.policy(), &self.target);
+        match policy.opens_for_headers(host, *port) {
+            None if !needs_headers => return Some(Vec::new()),
+            now if policy.is_withheld() || now != Some(*opened) => return None,
+            _ => {}
         }
         let headers = policy.headers_for(host, *port).into_iter();
         Some(headers.map(|(name, text)| (name.clone(), text.clone())).collect())
@@ -231,10 +242,7 @@ impl Way {
         let from_inside = websocket.then(|| hyper::upgrade::on(&mut request));
         let mut sender = self.sender.lock().await;
         let unreachable = |why: &dyn std::fmt::Display| {
-            refusal(
-                StatusCode::BAD_GATEWAY,
-                &format!("the way to {} cannot be opened: {why}", self.target.host),
-            )
+            refusal(StatusCode::BAD_GATEWAY, &format!("could not connect to {}: {why}", self.target.host))
         };
         let sender = sender.as_mut().map_err(|why| unreachable(why))?;
         sender.ready().await.map_err(|error| unreachable(&error))?;

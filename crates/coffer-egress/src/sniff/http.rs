@@ -4,7 +4,7 @@
 
 use coffer_core::network::HostName;
 
-use super::Sniffed;
+use super::sniffed::Sniffed;
 
 /// Longer than any method in use.
 const LONGEST_METHOD: usize = 24;

@@ -5,7 +5,7 @@
 
 use coffer_core::network::HostName;
 
-use super::Sniffed;
+use super::sniffed::{MOST_BYTES, Sniffed};
 
 /// The content type of a record that begins a handshake.
 pub(super) const HANDSHAKE: u8 = 22;
@@ -44,7 +44,7 @@ pub(super) fn read(bytes: &[u8]) -> Sniffed {
             }
             wanted = MESSAGE_HEADER + (usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c));
             // So long a hello is refused here, before it was waited for.
-            if wanted > super::MOST_BYTES {
+            if wanted > MOST_BYTES {
                 return Sniffed::Nameless;
             }
         }
@@ -58,7 +58,7 @@ pub(super) fn read(bytes: &[u8]) -> Sniffed {
     }
 }
 
-/// Reads the name out of a whole ClientHello; anything that does not add up is no name.
+/// Reads the name from a complete ClientHello; an inconsistent one has no name.
 fn server_name(hello: &[u8]) -> Option<HostName> {
     let mut hello = Bytes(hello);
     let _version_and_random = hello.take(2 + 32)?;
@@ -79,7 +79,7 @@ fn server_name(hello: &[u8]) -> Option<HostName> {
         if kind != SERVER_NAME {
             continue;
         }
-        // Two of them, and the server might read the other.
+        // With two names, the server might use the other.
         if name.is_some() {
             return None;
         }

@@ -15,6 +15,7 @@ mod forbidden;
 mod gate;
 mod headers;
 mod lfs;
+mod mirrors;
 mod names;
 mod policies;
 mod proxy;

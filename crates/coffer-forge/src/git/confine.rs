@@ -16,7 +16,9 @@ use landlock::{
 use seccompiler::BpfProgram;
 
 use super::calls;
-use super::runner::STACK;
+
+/// Enough for a thread that starts git; many of them must fit the memory of one git.
+pub(super) const STACK: usize = 512 << 10;
 
 /// The newest access rights that this code knows; an older kernel enforces fewer.
 const NEWEST: ABI = ABI::V6;

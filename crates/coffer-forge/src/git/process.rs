@@ -10,8 +10,24 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
+use super::confine::has_landlock;
+use super::error::GitError;
 use super::runner::{GitRunner, Order, Reply};
-use super::{GitError, GitProcesses};
+
+/// How git processes are started.
+#[derive(Debug, Clone)]
+pub struct GitProcesses {
+    /// The socket of a [`GitRunner`]; without one, threads of this process start git.
+    pub runner: Option<PathBuf>,
+    /// Whether to use Landlock; only for threads of this process.
+    pub landlock: bool,
+}
+
+impl Default for GitProcesses {
+    fn default() -> Self {
+        Self { runner: None, landlock: has_landlock() }
+    }
+}
 
 /// Git's streams: input, output, errors.
 type Pipes = (Sender, Receiver, Receiver);
@@ -32,7 +48,7 @@ impl Starter {
     }
 
     pub(super) async fn start(&self, order: &Order) -> Result<Running, GitError> {
-        let failed = |error: std::io::Error| GitError::Failed(format!("it could not be started: {error}"));
+        let failed = |error: std::io::Error| GitError::Failed(format!("could not start git: {error}"));
         let mut stream = self.connect().await.map_err(failed)?;
         let (pipes, theirs) = pipes().map_err(failed)?;
         let order = serde_json::to_vec(order).map_err(|error| failed(error.into()))?;

@@ -19,12 +19,14 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use super::confine::Confinement;
+use super::confine::{Confinement, STACK};
 
 /// Address space in addition to git's memory: packs are mapped.
 const MAPPED: u64 = 4 << 30;
-/// Enough for a thread that starts git; many of them must fit the memory of one git.
-pub(super) const STACK: usize = 512 << 10;
+/// Where programs are looked for.
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The memory of a call with spare memory, as a multiple of the usual.
+pub(crate) const WITH_SPARE: u64 = 2;
 /// Confirms that git runs and is limited. JSON may begin with it.
 pub(super) const STARTED: u8 = b' ';
 const LONGEST_ORDER: usize = 16 << 20;
@@ -68,7 +70,7 @@ impl GitRunner {
     /// the kernel kill it first.
     pub fn limit_itself(memory: u64) -> io::Result<()> {
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE)?;
-        for (resource, most) in limits(memory.saturating_mul(super::WITH_SPARE)) {
+        for (resource, most) in limits(memory.saturating_mul(WITH_SPARE)) {
             rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
         }
         Ok(())
@@ -86,7 +88,7 @@ impl GitRunner {
         let confinement = self.confinement.clone();
         let attend = move || {
             if let Err(error) = attend(&stream, &confinement) {
-                tracing::debug!("a client of git's runner broke off: {error}");
+                tracing::debug!("lost a client of the git runner: {error}");
             }
         };
         // Dropping the connection informs its client.
@@ -107,7 +109,7 @@ fn attend(stream: &UnixStream, confinement: &Confinement) -> io::Result<()> {
             watch(child, stream)?
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Reply::Missing,
-        Err(error) => Reply::Failed(format!("it could not be started: {error}")),
+        Err(error) => Reply::Failed(format!("could not start git: {error}")),
     };
     (&*stream).write_all(&serde_json::to_vec(&reply)?)
 }
@@ -119,7 +121,7 @@ fn start(
 ) -> io::Result<Child> {
     // By its full path: looking it up in another `PATH` would make the standard library fork, which is
     // slower.
-    let places = super::PATH.split(':').map(|place| Path::new(place).join("git"));
+    let places = PATH.split(':').map(|place| Path::new(place).join("git"));
     let program = places.into_iter().find(|program| program.is_file()).ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     let environment = order.environment.iter().map(|(name, value)| (name, value));
@@ -149,7 +151,7 @@ fn limit(child: &Child, memory: u64) {
     }
     let scored = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE);
     if let Err(error) = scored {
-        tracing::debug!("could not let the kernel end git first: {error}");
+        tracing::debug!("could not raise the OOM score of git: {error}");
     }
 }
 

@@ -15,6 +15,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
 
 use super::app::{self, InstallationToken};
+use super::convert::strange;
 use super::limit::{self, Limits};
 use super::transport::{Address, LONGEST_ANSWER, Silence, Transport};
 use crate::ForgeError;
@@ -110,10 +111,10 @@ impl Client {
         if let Some(hosts) = &secret.hosts {
             let host = HostName::parse(self.address().host()).ok();
             if !host.is_some_and(|host| hosts.iter().any(|pattern| pattern.matches(&host))) {
-                return Err(refused("is bound to other hosts than this forge's"));
+                return Err(refused("is limited to other hosts than this forge's"));
             }
         }
-        secret.value.clone().ok_or_else(|| refused("is sealed under a master key that is not here"))
+        secret.value.clone().ok_or_else(|| refused("is sealed under a missing master key"))
     }
 
     /// The current token.
@@ -154,7 +155,7 @@ impl Client {
         let answer = self.ask_as(&ask, &proof).await?;
         let what = ("installation of the App", installation.to_string());
         let told = json_of(&checked(answer, "act as its App", &what)?)?;
-        let token = told["token"].as_str().ok_or_else(|| super::strange("no token"))?;
+        let token = told["token"].as_str().ok_or_else(|| strange("no token"))?;
         let expires = told["expires_at"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
         let expires_s = expires.map_or_else(|| now_s() + 600, |at| at.as_second());
         Ok(InstallationToken { token: Secret::new(token), expires_s })
@@ -282,7 +283,7 @@ impl Client {
                         (path, hops) = (to, hops + 1);
                         continue;
                     }
-                    _ => return Err(super::strange("a redirect that leads elsewhere")),
+                    _ => return Err(strange("a redirect that leads elsewhere")),
                 }
             }
             return self.remember(ask, &path, answer);
@@ -333,8 +334,7 @@ impl Client {
     fn remember(&self, ask: &Ask<'_>, path: &str, answer: Response<Bytes>) -> Answer<Response<Bytes>> {
         if answer.status() == StatusCode::NOT_MODIFIED {
             self.figures.unchanged.fetch_add(1, Ordering::Relaxed);
-            let (_, body) =
-                self.remembered_of(ask, path).ok_or_else(|| super::strange("no change of nothing"))?;
+            let (_, body) = self.remembered_of(ask, path).ok_or_else(|| strange("no change of nothing"))?;
             let (mut parts, _) = answer.into_parts();
             parts.status = StatusCode::OK;
             return Ok(Response::from_parts(parts, body));
@@ -365,7 +365,7 @@ fn now_s() -> i64 {
 }
 
 fn json_of(body: &Bytes) -> Answer<Value> {
-    serde_json::from_slice(body).map_err(|_| super::strange("no JSON"))
+    serde_json::from_slice(body).map_err(|_| strange("no JSON"))
 }
 
 /// The body of a successful answer, or the error.
@@ -375,7 +375,7 @@ fn checked(answer: Response<Bytes>, doing: &'static str, what: &(&'static str, S
         return Ok(answer.into_body());
     }
     let told: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
-    let mut message = told["message"].as_str().unwrap_or("it did not say why").to_string();
+    let mut message = told["message"].as_str().unwrap_or("GitHub gave no reason").to_string();
     for error in told["errors"].as_array().into_iter().flatten().take(5) {
         let more = error["message"].as_str().or(error.as_str()).map(str::to_string);
         let field = || Some(format!("{}: {}", error["field"].as_str()?, error["code"].as_str()?));
@@ -406,7 +406,7 @@ fn checked(answer: Response<Bytes>, doing: &'static str, what: &(&'static str, S
             why: format!("is not accepted by the forge: {message}"),
         },
         StatusCode::NOT_ACCEPTABLE => {
-            ForgeError::TooLarge { what: "what was asked for", most: LONGEST_ANSWER as u64 }
+            ForgeError::TooLarge { what: "the forge's answer", most: LONGEST_ANSWER as u64 }
         }
         status => ForgeError::Strange(format!("{status}: {message}")),
     })

@@ -29,15 +29,15 @@ fn number(value: &Value, what: &str) -> Answer<i64> {
 }
 
 pub(crate) fn list(value: &Value) -> Answer<&Vec<Value>> {
-    value.as_array().ok_or_else(|| strange("something else than a list"))
+    value.as_array().ok_or_else(|| strange("not a list"))
 }
 
 pub(crate) fn branch(value: &Value) -> Answer<BranchName> {
-    value.as_str().and_then(|name| name.parse().ok()).ok_or_else(|| strange("a branch with an odd name"))
+    value.as_str().and_then(|name| name.parse().ok()).ok_or_else(|| strange("an invalid branch name"))
 }
 
 pub(crate) fn commit(value: &Value) -> Answer<CommitId> {
-    value.as_str().and_then(|id| id.parse().ok()).ok_or_else(|| strange("a commit that is none"))
+    value.as_str().and_then(|id| id.parse().ok()).ok_or_else(|| strange("an invalid commit id"))
 }
 
 /// A time in our format; GitHub's text if it cannot be parsed.
@@ -72,7 +72,7 @@ pub(crate) fn pull(told: &Value) -> Answer<Pull> {
         (_, true) => PullState::Merged,
         (Some("open"), _) => PullState::Open,
         (Some("closed"), _) => PullState::Closed,
-        _ => return Err(strange("a pull request in a state of its own")),
+        _ => return Err(strange("a pull request in an unknown state")),
     };
     Ok(Pull {
         number: number(&told["number"], "a pull request")?,
@@ -160,11 +160,20 @@ pub(crate) fn status(told: &Value) -> Answer<Status> {
     let state = told["state"].as_str().and_then(|state| state.parse::<StatusState>().ok());
     Ok(Status {
         context: words(&told["context"]),
-        state: state.ok_or_else(|| strange("a status in a state of its own"))?,
+        state: state.ok_or_else(|| strange("a status in an unknown state"))?,
         description: words(&told["description"]),
         target_url: text(&told["target_url"]),
         changed_at: when(&told["updated_at"]),
     })
+}
+
+/// Whether a status means that something is over.
+const fn of_conclusion(done: bool, good: bool) -> StatusState {
+    match (done, good) {
+        (false, _) => StatusState::Pending,
+        (true, true) => StatusState::Success,
+        (true, false) => StatusState::Failure,
+    }
 }
 
 pub(crate) fn check_run(told: &Value) -> Option<Status> {
@@ -172,7 +181,7 @@ pub(crate) fn check_run(told: &Value) -> Option<Status> {
     let good = matches!(told["conclusion"].as_str(), Some("success" | "neutral" | "skipped"));
     Some(Status {
         context: text(&told["name"])?,
-        state: super::of_conclusion(done, good),
+        state: of_conclusion(done, good),
         description: words(&told["output"]["title"]),
         target_url: text(&told["html_url"]),
         changed_at: when(&told["completed_at"]).or_else(|| when(&told["started_at"])),

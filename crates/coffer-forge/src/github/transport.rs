@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use coffer_core::network::Class;
 use coffer_core::sync::Mutex;
-use coffer_http::{Client, Connection, Failure, Read};
+use coffer_http::{Client, Connection, Failure, Read, is_own, may_dial};
 use http::Response;
 use http_body_util::Full;
 
 use crate::ForgeError;
-use crate::private::{is_own, may_dial};
 
 /// Time for connecting, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -42,7 +41,7 @@ impl Address {
             return Err(bad("must begin with https://"));
         }
         if at.has_user() || at.has_query() {
-            return Err(bad("must have no user, password or query in it"));
+            return Err(bad("must not contain a user, password or query"));
         }
         let prefix = at.path().trim_end_matches('/').to_string();
         Ok(Self { at, prefix })
@@ -103,7 +102,7 @@ impl From<Failure> for Silence {
 
 /// A forge that an operator does not vouch for is not on the internet.
 #[derive(Debug, thiserror::Error)]
-#[error("`{host}` is at a {class} address; an operator can allow that by `forge.private_hosts`")]
+#[error("`{host}` has a {class} address; an operator can allow that by `forge.private_hosts`")]
 struct NotPublic {
     host: String,
     class: Class,

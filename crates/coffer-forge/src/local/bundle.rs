@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{Bare, disk};
+use super::Bare;
 use crate::ForgeError;
 use crate::git::{Call, GitError, lacked_memory};
 
@@ -45,7 +45,7 @@ impl Upload {
         }
         let piece = tokio::time::timeout(self.silence, self.body.next()).await;
         let piece = piece.map_err(|_| ForgeError::invalid("bundle", "did not arrive in time"))?;
-        let piece = piece.transpose().map_err(|_| ForgeError::invalid("bundle", "broke off"))?;
+        let piece = piece.transpose().map_err(|_| ForgeError::invalid("bundle", "ended too early"))?;
         self.length += piece.as_ref().map_or(0, |piece| piece.len() as u64);
         if self.length > self.most {
             return Err(ForgeError::pack_too_large(self.most));
@@ -116,7 +116,7 @@ impl Header {
 
 /// Parses a branch or tag; other refs, such as `HEAD`, are skipped.
 fn parse_ref(line: &str) -> Answer<Option<(String, CommitId)>> {
-    let bad = || ForgeError::invalid("bundle", "has a line that names no ref");
+    let bad = || ForgeError::invalid("bundle", "has a line without a ref");
     let (id, name) = line.split_once(' ').ok_or_else(bad)?;
     let id: CommitId = id.parse().map_err(|_| bad())?;
     let kinds = ["refs/heads/", "refs/tags/"];
@@ -137,7 +137,7 @@ impl Bare {
         if !header.refs.iter().any(|(name, _)| name.starts_with("refs/heads/")) {
             return Err(ForgeError::invalid("bundle", "has no branches"));
         }
-        tokio::fs::create_dir(quarantine).await.map_err(disk)?;
+        tokio::fs::create_dir(quarantine).await.map_err(ForgeError::disk)?;
         self.index_pack(quarantine, upload).await?;
         self.check_connected(quarantine, &header).await?;
         self.adopt(quarantine).await?;
@@ -192,7 +192,7 @@ impl Bare {
             return Err(refused(GitError::OutOfMemory(self.git.limits.memory)));
         }
         let line =
-            complaint.lines().rfind(|line| line.starts_with("fatal: ")).unwrap_or("its pack is broken");
+            complaint.lines().rfind(|line| line.starts_with("fatal: ")).unwrap_or("its pack is damaged");
         Err(refused(GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())))
     }
 
@@ -215,18 +215,18 @@ impl Bare {
     /// Moves the pack into the repository, its index last: git looks for indexes.
     async fn adopt(&self, quarantine: &Path) -> Answer<()> {
         let (from, to) = (quarantine.join("pack"), self.directory.join("objects/pack"));
-        tokio::fs::create_dir_all(&to).await.map_err(disk)?;
+        tokio::fs::create_dir_all(&to).await.map_err(ForgeError::disk)?;
         let mut names = Vec::new();
-        let mut entries = tokio::fs::read_dir(&from).await.map_err(disk)?;
-        while let Some(entry) = entries.next_entry().await.map_err(disk)? {
+        let mut entries = tokio::fs::read_dir(&from).await.map_err(ForgeError::disk)?;
+        while let Some(entry) = entries.next_entry().await.map_err(ForgeError::disk)? {
             names.push(entry.file_name());
         }
         names.sort_by_key(|name| Path::new(name).extension().is_some_and(|end| end == "idx"));
         for name in names {
-            tokio::fs::rename(from.join(&name), to.join(&name)).await.map_err(disk)?;
+            tokio::fs::rename(from.join(&name), to.join(&name)).await.map_err(ForgeError::disk)?;
         }
-        let directory = tokio::fs::File::open(&to).await.map_err(disk)?;
-        directory.sync_all().await.map_err(disk)
+        let directory = tokio::fs::File::open(&to).await.map_err(ForgeError::disk)?;
+        directory.sync_all().await.map_err(ForgeError::disk)
     }
 }
 

@@ -33,9 +33,9 @@ impl Forges {
         let place = self.shelf.path(scope.project(), id);
         let coming = self.shelf.root().join(format!("{COMING}{id}"));
         let shelf = place.parent().unwrap_or(Path::new("/")).to_path_buf();
-        tokio::fs::create_dir_all(&shelf).await.map_err(disk)?;
+        tokio::fs::create_dir_all(&shelf).await.map_err(ForgeError::disk)?;
         Bare::init(&self.git, &coming, &default_branch, scope.project()).await?;
-        tokio::fs::rename(&coming, &place).await.map_err(disk)?;
+        tokio::fs::rename(&coming, &place).await.map_err(ForgeError::disk)?;
         let new = NewRepository { id, name: name.clone(), elsewhere: None, default_branch };
         match self.store.create_repository(scope, new).await {
             Ok(row) => Ok(row),
@@ -168,8 +168,4 @@ impl super::LocalForge {
         self.store.set_default_branch(&self.scope, self.row.id, head.clone()).await?;
         Ok(())
     }
-}
-
-pub(crate) fn disk(error: std::io::Error) -> ForgeError {
-    ForgeError::Git(format!("the repositories' directory cannot be written: {error}"))
 }

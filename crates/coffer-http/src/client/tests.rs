@@ -79,7 +79,7 @@ async fn answers_are_bounded() {
     assert!(matches!(long, Failure::TooLong), "{long}");
     let first = Read::Beginning { most: 4, patience: PATIENCE };
     assert_eq!(get(port, &anywhere, first).await.unwrap().body(), "hell");
-    // A body that never ends is left if it is once the patience for it is over.
+    // The client stops reading a body that never ends after its timeout.
     let (port, _) = server([127, 0, 0, 1], "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello").await;
     let first = Read::Beginning { most: 100, patience: Duration::from_millis(100) };
     assert_eq!(get(port, &anywhere, first).await.unwrap().body(), "hello");
@@ -108,6 +108,33 @@ async fn a_connection_serves_more_than_one_request() {
         assert_eq!(connection.exchange(request(), WHOLE).await.unwrap().body(), "hello");
     }
     assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_body_is_read_piece_by_piece_and_its_end_is_known() {
+    let begin = async |text: &'static str| {
+        let (port, _) = server([127, 0, 0, 1], text).await;
+        let to = Address::parse(&format!("http://127.0.0.1:{port}/")).unwrap();
+        let connection = Client::new(None).connect(&to, &anywhere, PATIENCE).await.unwrap();
+        connection.begin(request()).await.unwrap().into_body()
+    };
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n";
+    let mut pieces = begin(chunked).await;
+    let mut all = Vec::new();
+    while let Some(piece) = pieces.next(PATIENCE).await.unwrap() {
+        all.extend_from_slice(&piece);
+    }
+    assert_eq!(all, b"hello");
+    assert_eq!(begin(HELLO).await.whole(5, PATIENCE).await.unwrap(), "hello");
+    assert!(matches!(begin(HELLO).await.whole(4, PATIENCE).await, Err(Failure::TooLong)));
+    // The rest of the body never comes.
+    let mut pieces = begin("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello").await;
+    assert_eq!(pieces.next(PATIENCE).await.unwrap().unwrap(), "hello");
+    let failed = pieces.next(Duration::from_millis(100)).await.unwrap_err();
+    assert!(matches!(failed, Failure::Timeout(_)), "{failed}");
+    // A size that is no size.
+    let mut pieces = begin("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n").await;
+    assert!(matches!(pieces.next(PATIENCE).await, Err(Failure::BrokenOff)));
 }
 
 #[tokio::test]

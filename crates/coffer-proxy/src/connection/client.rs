@@ -1,13 +1,12 @@
 //! The client's side of a connection, as its requests see it.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use coffer_core::ProjectId;
 use coffer_shares::{Full, network_of};
 use tokio_util::sync::CancellationToken;
 
+use super::busy::{HeldMidway, Midway};
 use super::seats::{Holder, Taken};
 
 /// The client's connection, in the extensions of every request.
@@ -51,8 +50,7 @@ impl Client {
 
     /// While this is held, what the client sends belongs to its current request, even if that has its answer.
     pub fn hold_midway(&self) -> HeldMidway {
-        self.midway.0.fetch_add(1, Ordering::Relaxed);
-        HeldMidway(self.midway.clone())
+        self.midway.hold()
     }
 
     /// Resets the connection (TCP RST), whatever is in progress on it. SDKs use this to tell a sandbox that
@@ -60,25 +58,5 @@ impl Client {
     /// it.
     pub fn abort(&self) {
         self.abort.cancel();
-    }
-}
-
-/// Whether a connection is held in the middle of a request.
-#[derive(Debug, Clone, Default)]
-pub struct Midway(Arc<AtomicUsize>);
-
-impl Midway {
-    pub fn is_held(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
-    }
-}
-
-/// See [`Client::hold_midway`].
-#[derive(Debug)]
-pub struct HeldMidway(Midway);
-
-impl Drop for HeldMidway {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

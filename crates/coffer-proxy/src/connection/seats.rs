@@ -14,11 +14,11 @@ use coffer_core::sync::Mutex;
 use coffer_shares::{Full, Place, Shares, pool};
 use tokio_util::sync::CancellationToken;
 
-use super::socket::Busy;
+use super::busy::Busy;
 use coffer_shares::{PoolSettings, network_of};
 
-/// A port with only this part of its places for strangers left is nearly full, and as many idle connections are closed
-/// together: looking for them costs more than one.
+/// A port is nearly full if only this fraction of its places for unauthenticated connections is free. Then as
+/// many idle ones are closed together, because a search for them costs more than closing one.
 const NEARLY_FULL: usize = 16;
 const MOST_TOGETHER: usize = 64;
 
@@ -28,7 +28,7 @@ pub struct Seats {
     strangers: Shares<IpAddr>,
     /// Operators belong to no project.
     known: Shares<Option<ProjectId>>,
-    /// Those of strangers, by network, the oldest first.
+    /// Those that have not authenticated, by network, the oldest first.
     by_network: Mutex<HashMap<IpAddr, BTreeMap<u64, Arc<Seat>>>>,
     next: AtomicU64,
 }
@@ -107,7 +107,7 @@ impl Seats {
         }
     }
 
-    /// A stranger's place, for which idle strangers may have to go.
+    /// A place for a connection that has not authenticated; may close idle ones to free it.
     fn place(&self, network: IpAddr) -> Result<Place<IpAddr>, Full> {
         let total = self.strangers.total();
         let together = (total / NEARLY_FULL).clamp(1, MOST_TOGETHER);
@@ -123,7 +123,7 @@ impl Seats {
         })
     }
 
-    /// Closes idle connections of strangers, of those addresses first that have the most.
+    /// Closes idle connections that have not authenticated, first those of the addresses with the most.
     fn shed(&self, count: usize) {
         for _ in 0..count {
             let idle = {

@@ -2,24 +2,16 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
-use bytes::Bytes;
-use http::header::CONNECTION;
-use http::{HeaderValue, Response, StatusCode};
-use hyper::body::{Body as _, Frame, SizeHint};
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::buffers::Share;
-use super::client::Midway;
+use super::busy::Busy;
 use super::seats::Taken;
 
 /// How long the head of a request may take from its first byte, and the first request from the
@@ -40,64 +32,10 @@ pub(crate) struct Socket {
     abort: CancellationToken,
     busy: Busy,
     head_since: Option<Instant>,
-    /// Set only while a head came in part, so that ordinary requests pay for no timer.
+    /// Set only while a head has arrived in part, so that ordinary requests need no timer.
     head_limit: Option<Pin<Box<Sleep>>>,
     /// Held until the connection is closed, whatever protocol it has switched to.
     _seat: Taken,
-}
-
-/// Whether a request is being answered on a connection.
-#[derive(Debug, Clone)]
-pub(crate) struct Busy(Arc<State>);
-
-#[derive(Debug)]
-struct State {
-    busy: AtomicBool,
-    midway: Midway,
-    share: Share,
-}
-
-impl Busy {
-    pub(crate) fn new(share: Share) -> Self {
-        Self(Arc::new(State { busy: AtomicBool::new(false), midway: Midway::default(), share }))
-    }
-
-    /// For code that keeps reading a request that has its answer.
-    pub(crate) fn midway(&self) -> Midway {
-        self.0.midway.clone()
-    }
-
-    /// A request head is complete; from now on the body is read by its consumer.
-    pub(crate) fn begin(&self) {
-        self.0.share.finish_head();
-        self.0.busy.store(true, Ordering::Relaxed);
-    }
-
-    /// Ends the request when `response` ends. After a switch of protocols it never ends: no other head will
-    /// come.
-    pub(crate) fn until_sent(&self, mut response: Response<Body>) -> Response<Body> {
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return response;
-        }
-        if self.0.share.is_one_too_many() {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        response.map(|body| {
-            if body.is_end_stream() {
-                self.end();
-                return body;
-            }
-            Body::new(Answer { body, busy: self.clone() })
-        })
-    }
-
-    fn end(&self) {
-        self.0.busy.store(false, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is(&self) -> bool {
-        self.0.busy.load(Ordering::Relaxed) || self.0.midway.is_held()
-    }
 }
 
 impl Socket {
@@ -132,7 +70,7 @@ impl AsyncRead for Socket {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         let bytes = buffer.filled().len() - before;
-        self.busy.0.share.read(bytes);
+        self.busy.share().read(bytes);
         if self.busy.is() {
             self.head_since = None;
             self.head_limit = None;
@@ -142,7 +80,7 @@ impl AsyncRead for Socket {
             if bytes > 0 && self.head_since.is_none() {
                 self.head_since = Some(Instant::now());
             }
-            self.busy.0.share.add_to_head(bytes)?;
+            self.busy.share().add_to_head(bytes)?;
             return read;
         }
         let Some(since) = self.head_since else { return Poll::Pending };
@@ -178,37 +116,5 @@ impl AsyncWrite for Socket {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// A response body whose end is the end of its request.
-struct Answer {
-    body: Body,
-    busy: Busy,
-}
-
-impl hyper::body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        self.busy.end();
     }
 }

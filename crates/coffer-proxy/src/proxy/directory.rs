@@ -1,11 +1,10 @@
 //! The proxy's interface to the rest of the server.
 
 use std::fmt;
-use std::sync::Arc;
 
 use async_trait::async_trait;
-use coffer_core::SandboxId;
-use coffer_core::command::{CommandPolicy, RefusedCommand};
+use coffer_core::command::RefusedCommand;
+use coffer_core::{ProjectId, SandboxId};
 use coffer_guest::{Route, Wake};
 
 /// Resolves where each sandbox's traffic goes.
@@ -22,8 +21,13 @@ pub trait Directory: Send + Sync + fmt::Debug {
 /// Decides which commands may be started. Asked only about requests that could start one.
 #[async_trait]
 pub trait Gate: Send + Sync + fmt::Debug {
-    /// The policy to check before a command is started in a sandbox; `None` if all are allowed.
+    /// What to check before a command is started in a sandbox; `None` if all are allowed. Asked first, so that
+    /// requests to a sandbox without a policy are not read.
     fn guard(&self, sandbox: SandboxId) -> Option<Guard>;
+
+    /// Whether a project permits this program with these arguments. Records nothing: the proxy reports each
+    /// refusal, this one or its own, to [`refused`](Self::refused).
+    fn permit(&self, project: ProjectId, words: &[String]) -> Result<(), RefusedCommand>;
 
     /// A client of the sandbox was refused a command.
     async fn refused(&self, sandbox: SandboxId, what: &RefusedCommand);
@@ -32,10 +36,9 @@ pub trait Gate: Send + Sync + fmt::Debug {
     fn read(&self, sandbox: SandboxId, action: &'static str, status: u16);
 }
 
-/// Checks for the commands of a sandbox.
+/// A sandbox whose project has a command policy.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    pub policy: Arc<CommandPolicy>,
     /// The token that the sandbox's clients must present: others see no policy, and cannot fill its log.
     pub access_token: Option<String>,
 }

@@ -17,12 +17,12 @@ use hyper::client::conn::http1::SendRequest;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
-use super::body::Upload;
 use super::inward::Deaf;
+use super::upload::Upload;
 use crate::connection::Client;
 use coffer_guest::Target;
 
-/// Requests that one sandbox may have under way.
+/// Requests that one sandbox may have in progress.
 const MOST_OPEN: usize = 1_000;
 
 /// Idle connections kept to one agentd.
@@ -32,7 +32,7 @@ const MOST_IDLE: usize = 16;
 /// does not meet a connection that is just being closed.
 const IDLE_FOR: Duration = Duration::from_secs(10);
 
-/// How often a lane is looked after.
+/// How often a lane is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 5_000 });
 
 /// An answer is unread if the client reads nothing of it for this long.
@@ -67,7 +67,7 @@ struct Lane {
 #[derive(Debug, Default)]
 struct State {
     idle: Vec<Idle>,
-    /// Every request under way, with its client once the answer has begun.
+    /// Every request in progress, with its client once the answer has begun.
     open: HashMap<u64, Option<Answering>>,
     next: u64,
 }
@@ -83,7 +83,7 @@ struct Answering {
 pub(super) struct HeldUp(Arc<Mutex<Option<Instant>>>);
 
 impl HeldUp {
-    /// More was given out, and now it is the client's turn.
+    /// More was sent, and the client has to read it.
     pub(super) fn begin(&self) {
         *self.0.lock() = Some(Instant::now());
     }
@@ -127,7 +127,7 @@ pub(super) struct Slot {
     key: u64,
 }
 
-/// The sandbox has as many requests under way as it may.
+/// The sandbox has reached its limit of requests in progress.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
@@ -170,7 +170,7 @@ impl Lanes {
     fn lane(self: &Arc<Self>, target: &Target) -> Arc<Lane> {
         let mut lanes = self.by_sandbox.lock();
         if let Some(lane) = lanes.get(&target.sandbox)
-            // A sandbox that was resumed has the id of the one that went.
+            // A resumed sandbox has the same id as before its pause.
             && !lane.gone.is_cancelled()
         {
             return lane.clone();
@@ -205,7 +205,7 @@ impl Lanes {
         self.by_sandbox.lock().len()
     }
 
-    /// Requests under way, over all sandboxes.
+    /// Requests in progress, over all sandboxes.
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
         self.by_sandbox.lock().values().map(|lane| lane.state().open.len()).sum()

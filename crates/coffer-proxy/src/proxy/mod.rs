@@ -14,7 +14,6 @@
 
 mod address;
 mod answer;
-mod body;
 mod directory;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
@@ -23,10 +22,12 @@ mod head;
 mod inward;
 mod lane;
 mod origin;
+mod relay;
 mod signed;
 mod starts;
 mod tls;
 mod upgrade;
+mod upload;
 mod upstream;
 
 #[cfg(test)]
@@ -53,10 +54,11 @@ pub use self::fuzz::fuzz_address;
 
 use self::address::{Address, address, is_by_host};
 use self::answer::{Reader, Refusal};
-use self::body::{DRAINED, Relay, Source, Start, Upload};
 use self::guesses::Guesses;
 use self::lane::{Lanes, Slot};
 use self::origin::Named;
+use self::relay::Relay;
+use self::upload::{DRAINED, Source, Start, Upload};
 use self::upstream::{Exchange, Speaks};
 use crate::connection::Drains;
 use crate::connection::{Client, Midway};
@@ -175,7 +177,8 @@ impl Proxy {
         let (parts, mut body) = request.into_parts();
         let client = parts.extensions.get::<Client>().cloned().unwrap_or_else(detached);
         let waits = parts.headers.contains_key(EXPECT);
-        let refused = match starts::look(parts, &mut body, &guard, (target.project, &self.looks)).await {
+        let (gate, looks) = ((&*self.gate, &guard), (target.project, &self.looks));
+        let refused = match starts::look(parts, &mut body, gate, looks).await {
             Ok(request) => return Ok(request.map(Source::Whole)),
             Err(refused) => refused,
         };
@@ -240,7 +243,7 @@ fn reads<B>(request: &Request<B>) -> Option<&'static str> {
 
 /// Whether this request may go to this port.
 fn admit<B>(request: &Request<B>, target: &Target, port: u16) -> Result<(), Refusal> {
-    // A tunnel is how the server itself reaches ports; a client has no business asking for one.
+    // Tunnels are for the server itself; clients may not request one.
     if request.method() == Method::CONNECT {
         return Err(Refusal::NoSuchRoute);
     }

@@ -1,4 +1,5 @@
-//! Checks the commands that clients start in a sandbox, if the project has a policy for them.
+//! Reads the commands that clients start in a sandbox, if the project has a policy for them, and asks the
+//! [`Gate`] whether it permits them.
 //!
 //! The request is read whole, decoded, and re-encoded: agentd never sees a byte that it could interpret
 //! differently. A request that cannot be decoded is refused.
@@ -8,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use coffer_core::ProjectId;
-use coffer_core::command::CommandPolicy;
+use coffer_core::command::RefusedCommand;
 use coffer_shares::{Full as NoPlace, Shares};
 use coffer_wire::envd::process::StartRequest;
 use http::header::{
@@ -24,8 +25,7 @@ use prost::Message;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
 
-use super::directory::Guard;
-use coffer_core::command::RefusedCommand;
+use super::directory::{Gate, Guard};
 
 /// A longer request is refused: environment and arguments of a command that the kernel would take are shorter.
 const LONGEST: usize = 2 << 20;
@@ -71,7 +71,7 @@ fn contains_ignoring_case(text: &str, wanted: &str) -> bool {
 pub(super) async fn look(
     mut parts: Parts,
     body: &mut Incoming,
-    guard: &Guard,
+    (gate, guard): (&dyn Gate, &Guard),
     (project, looks): (ProjectId, &Shares<ProjectId>),
 ) -> Result<Request<Full<Bytes>>, Refused> {
     if let Some(token) = &guard.access_token {
@@ -86,14 +86,14 @@ pub(super) async fn look(
     }
     let codec = Codec::of(&parts.headers);
     let unclear = |why: &str| {
-        let why = format!("{why}, and the project has a policy");
+        let why = format!("{why}, so the project's command policy cannot be checked");
         Refused::new(codec, RefusedCommand { words: Vec::new(), why, rule: None })
     };
     if parts.uri.path() != START {
-        return Err(unclear("the path is spelled in a way that is not checked"));
+        return Err(unclear("the path is not spelled in the usual way"));
     }
     let Some(codec) = codec else {
-        return Err(unclear("the content type is not that of a stream"));
+        return Err(unclear("the content type is not one of a stream"));
     };
     if [CONTENT_ENCODING, STREAM_ENCODING].iter().any(|name| is_encoded(&parts.headers, name)) {
         return Err(unclear("the request is compressed"));
@@ -108,7 +108,7 @@ pub(super) async fn look(
     };
     let message = one_envelope(&bytes).ok_or_else(|| unclear("the request is not one plain message"))?;
     let start = codec.decode(message).ok_or_else(|| unclear("the message cannot be read"))?;
-    check(&guard.policy, &start, codec)?;
+    gate.permit(project, &words(&start)).map_err(|what| Refused::new(Some(codec), what))?;
 
     let written = envelope(0, &codec.encode(&start));
     // Send one length, that of the new body.
@@ -123,7 +123,7 @@ pub(super) async fn look(
 async fn read(body: &mut Incoming) -> Result<Bytes, &'static str> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| "the request broke off")?;
+        let frame = frame.map_err(|_| "the request ended too early")?;
         let Ok(data) = frame.into_data() else { continue };
         if bytes.len() + data.len() > LONGEST {
             return Err("the request is too long");
@@ -133,10 +133,10 @@ async fn read(body: &mut Incoming) -> Result<Bytes, &'static str> {
     Ok(bytes.freeze())
 }
 
-fn check(policy: &CommandPolicy, start: &StartRequest, codec: Codec) -> Result<(), Refused> {
+/// The program and its arguments.
+fn words(start: &StartRequest) -> Vec<String> {
     let process = start.process.clone().unwrap_or_default();
-    let words: Vec<String> = std::iter::once(process.cmd).chain(process.args).collect();
-    policy.permit(&words).map_err(|what| Refused::new(Some(codec), what))
+    std::iter::once(process.cmd).chain(process.args).collect()
 }
 
 impl Refused {
@@ -206,7 +206,7 @@ struct Problem<'a> {
     message: &'a str,
 }
 
-/// The project has as many requests being looked at as it may. SDKs take the status for their rate limit.
+/// The project has reached its limit of requests being checked. SDKs treat the status as a rate limit.
 fn busy(full: &NoPlace) -> Response<Body> {
     let message = format!("{full}; {}", full.hint());
     let error = Problem { code: "resource_exhausted", message: &message };

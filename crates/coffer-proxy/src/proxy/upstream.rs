@@ -16,10 +16,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answer::Refusal;
-use super::body::{Progress, Upload};
 use super::inward::Inward;
 use super::lane::{Link, Slot};
 use super::tls;
+use super::upload::{Progress, Upload};
 use coffer_guest::Target;
 
 /// A Unix socket connects at once or its backlog is full.
@@ -28,10 +28,10 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long agentd may take to connect to a port on its loopback.
 const TUNNEL_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long an answer may take to begin once the request is there. Long polls are slow on purpose.
+/// How long an answer may take to begin once the request was sent. Long polls are slow on purpose.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15 * 60);
 
-/// After a connection closed without an answer: how long the news that the sandbox ended may take.
+/// After a connection closed without an answer: how long to wait for the notice that the sandbox ended.
 const NEWS_WITHIN: Duration = Duration::from_millis(300);
 
 /// The head of an answer; also bounds trailers.

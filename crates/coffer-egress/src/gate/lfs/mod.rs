@@ -13,6 +13,7 @@ mod place;
 mod seal;
 
 use coffer_core::clock::now_ms;
+use coffer_core::git::gate::{CREDENTIAL_REFUSED, CREDENTIAL_UNKNOWN, FORGE_UNUSABLE};
 use coffer_core::network::{GitRoute, GitSlug};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -54,7 +55,7 @@ impl Gate {
             LfsVerb::VerifyLocks => {
                 self.admit_lfs(&ask.slug, Service::Fetch)?;
                 // As forges without locks answer; Git LFS then asks no more.
-                Err(told(StatusCode::NOT_FOUND, "there are no locks here", None))
+                Err(told(StatusCode::NOT_FOUND, "locks are not supported", None))
             }
         }
     }
@@ -99,7 +100,7 @@ impl Gate {
         }
         let bytes = read_whole(answer.into_body(), MOST_ANSWERED).await;
         let bytes =
-            bytes.ok_or_else(|| self.failed_lfs("its answer to a batch is too long or breaks off"))?;
+            bytes.ok_or_else(|| self.failed_lfs("its answer to a batch is too long or incomplete"))?;
         let rewritten = batch.rewrite(&bytes, &route, &self.sandbox.seal, now_ms());
         let rewritten = rewritten.map_err(|why| self.failed_lfs(&why))?;
         if rewritten.refused > 0 {
@@ -227,17 +228,17 @@ impl Gate {
     }
 
     fn unusable(&self) -> Instead {
-        self.failed_lfs("its address or credential cannot stand in a request")
+        self.failed_lfs("its address or credential is not valid in an HTTP request")
     }
 
     /// The error for a forge that does not answer a batch.
     async fn declined(&self, answer: Response<Answer>) -> Instead {
         let status = answer.status();
         if status == StatusCode::UNAUTHORIZED {
-            return self.failed_lfs("it does not accept the credential: it expired, was revoked or is wrong");
+            return self.failed_lfs(CREDENTIAL_REFUSED);
         }
         if status.is_redirection() {
-            return self.failed_lfs("it says that the repository has moved, which is not followed");
+            return self.failed_lfs("it redirects to another address, and redirects are not followed");
         }
         let retry = answer.headers().get(header::RETRY_AFTER).cloned();
         let bytes = read_whole(answer.into_body(), MOST_COMPLAINT).await.unwrap_or_default();
@@ -262,7 +263,7 @@ impl Gate {
         let passed =
             [403, 404, 410, 413, 416, 422, 429, 507].contains(&status.as_u16()) || status.is_server_error();
         let shown = if passed { status } else { StatusCode::BAD_GATEWAY };
-        let why = format!("where the forge keeps this object the answer is {status}");
+        let why = format!("the forge's object store answered {status}");
         let mut instead = told(shown, &why, Some("git:forge"));
         if let Some(retry) = answer.headers().get(header::RETRY_AFTER) {
             instead.0.headers_mut().insert(header::RETRY_AFTER, retry.clone());
@@ -274,16 +275,13 @@ impl Gate {
         self.record(cause);
         match cause {
             Cause::Git(rule) => told(rule.status(), rule.why(), Some(&rule.to_string())),
-            _ => {
-                let why = "this repository's credential is not known yet; try again in a moment";
-                told(StatusCode::SERVICE_UNAVAILABLE, why, Some(&cause.to_string()))
-            }
+            _ => told(StatusCode::SERVICE_UNAVAILABLE, CREDENTIAL_UNKNOWN, Some(&cause.to_string())),
         }
     }
 
     fn failed_lfs(&self, why: &str) -> Instead {
         self.count_failed();
-        told(StatusCode::BAD_GATEWAY, &format!("the forge cannot be used: {why}"), Some("git:forge"))
+        told(StatusCode::BAD_GATEWAY, &format!("{FORGE_UNUSABLE}: {why}"), Some("git:forge"))
     }
 }
 
@@ -308,7 +306,7 @@ fn is_range(value: &HeaderValue) -> bool {
     range.is_some_and(|(from, to)| !from.is_empty() && digits(from) && digits(to))
 }
 
-/// Reads a whole body; `None` if it is too long, or breaks off.
+/// Reads a whole body; `None` if it is too long, or incomplete.
 async fn read_whole<B>(body: B, most: usize) -> Option<Bytes>
 where
     B: Body<Data = Bytes>,

@@ -1,4 +1,4 @@
-//! The whole path: a real listener, the proxy, and an agentd that the test plays.
+//! The whole path: a real listener, the proxy, and a fake agentd.
 
 mod answers;
 mod ending;
@@ -37,10 +37,10 @@ use tokio_util::sync::CancellationToken;
 use super::Proxy;
 use crate::port::{Front, serve};
 use crate::proxy::{Directory, Gate, Guard};
-use coffer_core::command::RefusedCommand;
+use coffer_core::command::{CommandPolicy, RefusedCommand};
 use coffer_guest::{Activity, Route, Spare, Target, Wake};
 
-/// Waits, but not for ever.
+/// Waits, within bounds.
 async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), what).await.expect("should not take this long")
 }
@@ -51,6 +51,7 @@ struct Book {
     routes: Mutex<HashMap<String, Route>>,
     secured: Mutex<Vec<(SandboxId, String)>>,
     guard: Mutex<Option<Guard>>,
+    policy: Mutex<CommandPolicy>,
     refused: Mutex<Vec<RefusedCommand>>,
     wakes: Mutex<Vec<Wake>>,
 }
@@ -59,6 +60,10 @@ struct Book {
 impl Gate for Book {
     fn guard(&self, _: SandboxId) -> Option<Guard> {
         self.guard.lock().unwrap().clone()
+    }
+
+    fn permit(&self, _: coffer_core::ProjectId, words: &[String]) -> Result<(), RefusedCommand> {
+        self.policy.lock().unwrap().permit(words)
     }
 
     async fn refused(&self, _: SandboxId, what: &RefusedCommand) {
@@ -203,7 +208,7 @@ async fn read_until(stream: &mut (impl AsyncRead + Unpin), end: &str) -> String 
     String::from_utf8(seen).unwrap()
 }
 
-/// Reads on until the connection ends, which must be by a reset.
+/// Reads until the connection ends, which must be by a reset.
 async fn expect_reset(stream: &mut TcpStream) {
     let mut sink = vec![0; 64 * 1024];
     let error = soon(async {
@@ -222,7 +227,7 @@ async fn expect_reset(stream: &mut TcpStream) {
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
 
-/// Plays agentd: `handler` answers requests, `CONNECT` leads to the streams in `ports`.
+/// A fake agentd: `handler` answers requests, `CONNECT` leads to the streams in `ports`.
 struct Agentd {
     connections: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
@@ -316,7 +321,7 @@ where
         .await;
 }
 
-/// Plays an agentd that speaks no proper HTTP: `handler` has the bare connection.
+/// A fake agentd that does not speak valid HTTP: `handler` gets the raw connection.
 fn raw_agentd<H, F>(socket: PathBuf, handler: H)
 where
     H: Fn(UnixStream) -> F + Send + Sync + 'static,

@@ -1,6 +1,6 @@
 //! Commands that a project's policy refuses, however a client words the request.
 
-use coffer_core::command::{CommandPolicy, Effect, Rule};
+use coffer_core::command::{Effect, Rule};
 use coffer_wire::envd::process::{ProcessConfig, Pty, StartRequest};
 use http_body_util::BodyExt;
 use prost::Message;
@@ -41,8 +41,8 @@ fn envelope(flags: u8, payload: &[u8]) -> Vec<u8> {
 async fn guarded(token: Option<&str>) -> (World, Started) {
     let world = World::new().await;
     let rule = Rule { effect: Effect::Deny, pattern: "rm".parse().unwrap(), note: Some("keep it".into()) };
-    let policy = Arc::new(CommandPolicy { default: Effect::Allow, rules: vec![rule] });
-    *world.book.guard.lock().unwrap() = Some(Guard { policy, access_token: token.map(String::from) });
+    *world.book.policy.lock().unwrap() = CommandPolicy { default: Effect::Allow, rules: vec![rule] };
+    *world.book.guard.lock().unwrap() = Some(Guard { access_token: token.map(String::from) });
     let started = Started::default();
     let note = started.clone();
     Agentd::start(world.socket(), move |request| {

@@ -1,4 +1,4 @@
-//! Bodies on their way through: nothing is collected, and each side is read as fast as the other takes it.
+//! Request bodies on their way in: nothing is collected, and the client is read as fast as the sandbox takes it.
 
 use std::fmt;
 use std::pin::Pin;
@@ -13,7 +13,6 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::lane::{HeldUp, Link, Slot};
 use crate::connection::Client;
 use crate::connection::Drains;
 use coffer_guest::Activity;
@@ -29,7 +28,7 @@ pub(super) const DRAINED: usize = 256 << 20;
 #[derive(Debug)]
 pub(super) enum Source {
     Client(Incoming),
-    /// It was read already, to be looked at.
+    /// It was already read, to be checked.
     Whole(Full<Bytes>),
 }
 
@@ -66,7 +65,7 @@ impl Body for Source {
 
 /// A client's request body, on its way in.
 pub(super) struct Upload {
-    /// There until it is dropped.
+    /// Present until it is dropped.
     body: Option<Source>,
     activity: Activity,
     drains: Drains,
@@ -97,7 +96,7 @@ impl Progress {
         self.wanted.notify_one();
     }
 
-    /// The final answer is here: a body that was still held back is not wanted any more.
+    /// The final answer has arrived: a body that was still held back is no longer needed.
     pub(super) fn answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
     }
@@ -131,7 +130,7 @@ impl Upload {
     }
 
     fn body(&self) -> &Source {
-        self.body.as_ref().expect("the body is there until the upload is dropped")
+        self.body.as_ref().expect("the body is present until the upload is dropped")
     }
 }
 
@@ -176,7 +175,7 @@ impl Body for Upload {
             ready!(held.as_mut().poll(cx));
             self.held = None;
         }
-        let body = self.body.as_mut().expect("the body is there until the upload is dropped");
+        let body = self.body.as_mut().expect("the body is present until the upload is dropped");
         let frame = ready!(Pin::new(body).poll_frame(cx));
         match &frame {
             Some(Ok(_)) => {
@@ -198,103 +197,5 @@ impl Body for Upload {
 
     fn size_hint(&self) -> SizeHint {
         self.body().size_hint()
-    }
-}
-
-/// A sandbox's response body, on its way out.
-///
-/// Holds everything that belongs to the exchange, so that a client that leaves ends it all.
-pub(super) struct Relay {
-    body: Incoming,
-    client: Client,
-    activity: Activity,
-    progress: Arc<Progress>,
-    /// Ends with the connection, which also happens when a sandbox dies.
-    until_close: bool,
-    ended: bool,
-    held_up: HeldUp,
-    link: Option<Link>,
-    slot: Slot,
-}
-
-impl Relay {
-    pub(super) fn new(
-        body: Incoming,
-        until_close: bool,
-        client: Client,
-        activity: Activity,
-        progress: Arc<Progress>,
-        link: Link,
-        slot: Slot,
-    ) -> Self {
-        let held_up = slot.answering(&client);
-        Self { body, client, activity, progress, until_close, ended: false, held_up, link: Some(link), slot }
-    }
-}
-
-impl fmt::Debug for Relay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Relay").field("client", &self.client).finish_non_exhaustive()
-    }
-}
-
-/// The body broke off.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BrokenOff {
-    #[error("the sandbox's response broke off")]
-    Response(#[source] hyper::Error),
-    #[error("the sandbox ended")]
-    Sandbox,
-}
-
-impl Body for Relay {
-    type Data = Bytes;
-    type Error = BrokenOff;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        self.held_up.end();
-        Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-            Some(Ok(frame)) => {
-                self.activity.note();
-                self.held_up.begin();
-                Some(Ok(frame))
-            }
-            Some(Err(error)) => {
-                // A clean end would look complete to the client.
-                self.client.abort();
-                Some(Err(BrokenOff::Response(error)))
-            }
-            None if self.until_close && self.slot.is_gone() => {
-                self.client.abort();
-                Some(Err(BrokenOff::Sandbox))
-            }
-            None => {
-                self.ended = true;
-                None
-            }
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        let complete = self.ended || self.body.is_end_stream();
-        if let Some(link) = self.link.take()
-            && complete
-            && self.progress.is_sent()
-        {
-            self.slot.give_back(link);
-        }
     }
 }

@@ -1,11 +1,11 @@
-//! Forges at private addresses, which an operator allows.
+//! Hosts at private addresses, which an operator allows by name.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use coffer_core::network::{Class, HostName, Walls, classify, normalise, parse_address, pass_on_site};
 
-/// The hosts that may be at private addresses. All others must be public: the person who connects a project
-/// to a forge chooses its address, and must not reach networks that only this server can.
+/// The hosts that may be at private addresses. All others must be public: a project chooses the addresses of its
+/// forges and registries, and must not reach networks that only this server can.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrivateHosts(Vec<(String, Option<u16>)>);
 
@@ -25,11 +25,12 @@ impl PrivateHosts {
         hosts.into_iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = String> + '_ {
+    /// The hosts as they were given, in lower case.
+    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
         self.0.iter().map(|(name, port)| port.map_or_else(|| name.clone(), |port| format!("{name}:{port}")))
     }
 
-    pub(crate) fn has(&self, host: &str, port: u16) -> bool {
+    pub fn has(&self, host: &str, port: u16) -> bool {
         self.0.iter().any(|(name, only)| name == host && only.is_none_or(|only| only == port))
     }
 }
@@ -54,11 +55,7 @@ pub fn class_of(address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Class {
 }
 
 /// The address to dial, or why it is refused.
-pub(crate) fn may_dial(
-    on_site: bool,
-    address: IpAddr,
-    is_own: impl Fn(IpAddr) -> bool,
-) -> Result<IpAddr, Class> {
+pub fn may_dial(on_site: bool, address: IpAddr, is_own: impl Fn(IpAddr) -> bool) -> Result<IpAddr, Class> {
     if on_site {
         return pass_on_site(address);
     }
