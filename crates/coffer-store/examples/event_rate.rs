@@ -72,6 +72,7 @@ fn sandbox() -> NewSandbox {
     NewSandbox {
         id: SandboxId::generate(),
         agent: None,
+        task: None,
         template: "base".into(),
         template_id: "base".into(),
         alias: None,
@@ -91,6 +92,8 @@ fn sandbox() -> NewSandbox {
         created_ms: 0,
         bounds: Bounds::default(),
         origin: None,
+        purpose: coffer_core::SandboxPurpose::Use,
+        volumes: Vec::new(),
     }
 }
 

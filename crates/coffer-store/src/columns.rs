@@ -2,7 +2,9 @@
 
 use coffer_core::life::Life;
 use coffer_core::network::NetworkSettings;
-use coffer_core::{Id, Lifetime, Limits, OnTimeout, ProjectId, SandboxId, SandboxState, StateName};
+use coffer_core::{
+    Id, Lifetime, Limits, OnTimeout, ProjectId, SandboxId, SandboxPurpose, SandboxState, StateName,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row;
@@ -113,7 +115,8 @@ macro_rules! sandbox_columns {
          cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms, deadline_ms, ended_ms, \
          timeout_s, on_timeout, auto_resume, secure, access_token_secret, traffic_token_secret, \
          network_secret, allow_internet_access, envd_version, placement, agent_id, secret_names, \
-         idle_s, max_lifetime_s, lease_s, lease_until_ms, installation, parent_id, snapshot_id, fork_position"
+         idle_s, max_lifetime_s, lease_s, lease_until_ms, installation, parent_id, snapshot_id, fork_position, \
+         purpose, task_id, last_used_ms, volume_mounts"
     };
 }
 pub(crate) use sandbox_columns;
@@ -182,6 +185,7 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
             .transpose()?
             .unwrap_or_default(),
         agent: optional_id(row, "agent_id")?,
+        task: optional_id(row, "task_id")?,
         state: from_json(&text(row, "state_data")?, "state_data")?,
         placement: optional_json("placement")?
             .map(|text| from_json::<Placement>(&text, "placement"))
@@ -212,6 +216,7 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
         envd_version: text(row, "envd_version")?,
         created_ms: number(row, "created_ms")?,
         ended_ms: row.try_get("ended_ms").doing(READ)?,
+        last_used_ms: row.try_get("last_used_ms").doing(READ)?,
         bounds: Bounds {
             idle_s: row.try_get("idle_s").doing(READ)?,
             max_lifetime_s: row.try_get("max_lifetime_s").doing(READ)?,
@@ -220,6 +225,11 @@ pub(crate) fn sandbox_row(row: &AnyRow, vault: &Vault) -> Result<SandboxRow, Sto
         lease_until_ms: row.try_get("lease_until_ms").doing(READ)?,
         installation: optional_text(row, "installation")?,
         origin: origin(row)?,
+        purpose: name(row, "purpose", SandboxPurpose::parse)?,
+        volumes: optional_json("volume_mounts")?
+            .map(|text| from_json(&text, "volume_mounts"))
+            .transpose()?
+            .unwrap_or_default(),
     })
 }
 

@@ -13,7 +13,7 @@ use crate::OverQuota;
 pub enum OpenError {
     #[error("`{url}` names no database; use `sqlite:/path/to/file.db` or `postgres://user@host/name`")]
     BadUrl { url: String },
-    #[error("could not open or make the database file `{}`", path.display())]
+    #[error("could not open or create the database file `{}`", path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("`{}` is not an SQLite database or is damaged; restore it from a backup or move it away", path.display())]
     Damaged { path: PathBuf, source: Cause },
@@ -21,7 +21,7 @@ pub enum OpenError {
     Connect { at: String, source: Cause },
     #[error("the database at `{at}` was written by a newer version: it has migration {migration}")]
     Newer { at: String, migration: i64 },
-    #[error("could not read the keys that seal: {why}")]
+    #[error("could not read the encryption keys: {why}")]
     Keys { why: String },
     #[error("could not bring the tables at `{at}` up to date")]
     Migrate { at: String, source: Box<dyn std::error::Error + Send + Sync> },
@@ -30,7 +30,7 @@ pub enum OpenError {
 /// The database failed, or has data that we cannot read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// It is away or busy: the same call may work soon.
+    /// It is unreachable or busy: the same call may work soon.
     #[error("the database did not answer in time to {doing}")]
     Transient { doing: &'static str, source: Cause },
     #[error("could not {doing}")]
@@ -38,9 +38,9 @@ pub enum StoreError {
     #[error("the stored {what} cannot be read: {why}")]
     Unreadable { what: &'static str, why: String },
     /// It cannot be read or sealed without a missing master key.
-    #[error("{what} sealed under a missing master key")]
+    #[error("missing master key: {what}")]
     Sealed { what: String },
-    /// The life of the thing has no such move. Refusals that a caller can meet have their own errors.
+    /// The state machine has no such transition. Refusals that a caller can meet have their own errors.
     #[error("{0}")]
     Refused(Refused),
     #[error("a list can be filtered by at most {most} metadata pairs")]
@@ -52,10 +52,10 @@ pub enum StoreError {
 /// Why a sandbox was not changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ChangeError {
-    #[error("there is no such sandbox")]
+    #[error("sandbox not found")]
     NotFound,
     /// Its state does not, or no longer, allow the change.
-    #[error("the sandbox is {} by now", found.as_str())]
+    #[error("the sandbox is already {}", found.as_str())]
     Raced { found: StateName },
     #[error("{0}")]
     OverQuota(OverQuota),
@@ -68,7 +68,7 @@ pub enum ChangeError {
 pub enum NameError {
     #[error("the name is taken")]
     Taken,
-    #[error("there is no such thing")]
+    #[error("not found")]
     NotFound,
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -79,6 +79,10 @@ pub enum NameError {
 pub enum SecretError {
     #[error("a project may have at most {} secrets", crate::MOST_SECRETS)]
     TooMany,
+    #[error("the name is taken")]
+    Taken,
+    #[error("there is no such secret")]
+    NotFound,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -86,7 +90,7 @@ pub enum SecretError {
 /// Why the master key was not rotated: the old one is still current, or both are available.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RotateError {
-    #[error("the master key was given by setting, not by file")]
+    #[error("the master key comes from a setting, not from a file")]
     NotInFile,
     #[error("{0}")]
     File(String),

@@ -4,9 +4,9 @@
 //! SHA-256 and its first characters: the prefix finds the row, the digest is compared in constant time. A slow
 //! hash is not needed, because 160 random bits cannot be searched.
 //!
-//! Requests do not wait for the database: a valid key is cached for [`BELIEVED`], which is also how long a
-//! revocation on another server may take to apply here. The times of last use are kept in memory and written
-//! once a minute.
+//! Requests do not wait for the database: a valid key is cached for two seconds (`cache::BELIEVED`), which is
+//! also how long a revocation on another server may take to apply here. The times of last use are kept in memory
+//! and written once a minute.
 
 mod cache;
 mod links;
@@ -29,7 +29,6 @@ use crate::error::{Doing, NameError};
 use crate::projects::lock_project;
 use crate::{Authenticated, Inner, Operator, Principal, ProjectScope, Scope, Store, StoreError, now_ms};
 
-const BELIEVED: Duration = Duration::from_secs(2);
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
 /// E2B's SDKs accept no other prefix.
@@ -86,7 +85,7 @@ impl fmt::Debug for ApiKeySecret {
     }
 }
 
-/// A key to be made.
+/// A key to create.
 #[derive(Debug, Clone)]
 pub struct NewKey {
     /// For people, to tell keys apart.
@@ -157,7 +156,7 @@ impl Store {
         key: impl Into<NewKey>,
         wanted: Option<ApiKeySecret>,
     ) -> Result<Option<ApiKeySecret>, StoreError> {
-        const DOING: &str = "make the first key";
+        const DOING: &str = "create the first key";
         let key = key.into();
         let ensure = self.database().write(DOING, move |connection| {
             Box::pin(async move {

@@ -56,8 +56,10 @@ mod snapshot;
 mod snapshots;
 mod storage;
 mod tasks;
+mod templates;
 mod usage;
 mod vault;
+mod volumes;
 mod webhooks;
 mod writer;
 
@@ -74,7 +76,7 @@ pub use audit::{AuditFilter, AuditRecord};
 pub use budgets::{Budget, BudgetNews, BudgetTerms};
 pub use coffer_core::{
     ArtifactKind, Attention, BudgetAction, BudgetPeriod, DeliveryState, ExecutionSource, ExecutionState,
-    RunFailure, RunState, SnapshotState, StepState, Unwinding,
+    RunFailure, RunState, SnapshotState, StepState, Unwinding, VolumeState,
 };
 pub use competitions::{
     COMPETITION_PICKED, CheckNote, CompetitionError, CompetitionFilter, CompetitionLoad, CompetitionNote,
@@ -99,8 +101,8 @@ pub use projects::Project;
 pub use prune::{Cutoffs, Pruned};
 pub use quotas::{Asking, InUse, OverQuota, ProjectQuotas, Quota, Quotas};
 pub use runs::{
-    JournalError, NewRun, QueueLoad, QueuedRun, RunEnd, RunError, RunHold, RunRow, RunSignal, Slots, StepRow,
-    TakenRun,
+    FailedTry, JournalError, NewRun, QueueLoad, QueuedRun, RunEnd, RunError, RunHold, RunRow, RunSignal,
+    Slots, StepRow, TakenRun,
 };
 pub use sandbox::{
     BadCursor, Bounds, Changes, Cursor, Deadline, EventRow, Idempotency, Inserted, ListFilter, NewSandbox,
@@ -122,11 +124,17 @@ pub use tasks::{
     AboutPull, Attempt, AttemptNote, Heard, LogReader, NewTask, Place, ProjectBehind, SaidThere, StartTask,
     TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
 };
+pub use templates::{
+    BuildFailure, BuildFilter, BuildLogLine, BuildLogPage, BuildRow, DeletedTemplate, Layer, LayerUse,
+    MOST_LOG_BYTES, MOST_LOG_LINES, MOST_TEMPLATES, NewBuild, StartedBuild, TemplateError, TemplateFiles,
+    TemplateRow, TemplateSize, TemplateTag, UploadGrant, UsableTemplate,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;
 pub use vault::{KeySource, MasterKeyStatus, MissingKey};
+pub use volumes::{InsertedVolume, MOST_VOLUMES, NewVolume, VolumeDeletion, VolumeMount, VolumeRow};
 pub use webhooks::{
     DeliveryRow, DueDelivery, MOST_WEBHOOKS, NewDelivery, NewWebhook, Redelivery, SendOutcome, SendReport,
     WebhookBehind, WebhookChange, WebhookDue, WebhookKey, WebhookLoad, WebhookRecordError, WebhookRow,
@@ -196,7 +204,7 @@ impl Store {
     /// Whether the database answers.
     pub async fn answers(&self) -> Result<(), StoreError> {
         let asked = sqlx::query("SELECT 1").execute(self.database().readers()).await;
-        asked.map(drop).doing("ask the database")
+        asked.map(drop).doing("query the database")
     }
 
     /// Durations of writes of this process so far, and how many wait.

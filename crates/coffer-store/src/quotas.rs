@@ -5,7 +5,7 @@
 //! count sees everything granted before, by any server.
 //!
 //! A paused sandbox counts only by its disk: its processors and memory are free for others. A snapshot counts
-//! by its size.
+//! by its size, a volume by its limit.
 
 use std::fmt;
 
@@ -19,7 +19,9 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use crate::columns::bigint;
 use crate::error::Doing;
-use crate::{Operator, Scope, Store, StoreError, events, now_ms, storage};
+use crate::projects::lock_and_read_project;
+use crate::volumes::MOST_VOLUMES;
+use crate::{Operator, Scope, Store, StoreError, events, now_ms, storage, volumes};
 
 const READ: &str = "read quotas";
 const COUNT: &str = "count what a project uses";
@@ -82,6 +84,7 @@ pub enum Quota {
     /// Live forks.
     Forks,
     Snapshots,
+    Volumes,
     StorageMib,
 }
 
@@ -367,7 +370,7 @@ async fn with_hope(
     Ok(OverQuota { frees_in_ms: next.map(|next| (next - now_ms()).max(0)), ..over })
 }
 
-/// What to count. Snapshots only for display: every create counts sandboxes.
+/// What to count. Snapshots and volumes only for the disk: every create counts sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counting {
     SandboxesAlone,
@@ -393,15 +396,18 @@ async fn in_use(
     .await
     .doing(COUNT)?;
     let disk_mib: i64 = row.try_get("disk").doing(COUNT)?;
-    let snapshots = match counting {
-        Counting::SandboxesAlone => Kept::default(),
-        Counting::Everything => kept(connection, project).await?,
+    let kept = match counting {
+        Counting::SandboxesAlone => 0,
+        Counting::Everything => {
+            let snapshots = kept(connection, project).await?.disk_mib;
+            snapshots.saturating_add(volumes::reserved(connection, project).await?.1)
+        }
     };
     Ok(InUse {
         sandboxes: row.try_get("sandboxes").doing(COUNT)?,
         cpus: row.try_get("cpus").doing(COUNT)?,
         memory_mib: row.try_get("memory").doing(COUNT)?,
-        disk_mib: disk_mib.saturating_add(snapshots.disk_mib),
+        disk_mib: disk_mib.saturating_add(kept),
         storage_mib: 0,
     })
 }
@@ -444,6 +450,36 @@ pub(crate) async fn check_snapshot(
     // A snapshot in creation has no size yet, but needs some room.
     let asked = size_mib.max(1);
     Ok(if used.saturating_add(asked) > limit { over(Quota::DiskMib, limit, used, asked) } else { None })
+}
+
+/// Whether a volume of `size_mib`, which this transaction has already written, exceeds a quota. The transaction
+/// holds the project's row.
+pub(crate) async fn check_volume(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    quotas: Quotas,
+    size_mib: i64,
+) -> Result<Option<OverQuota>, StoreError> {
+    let (count, _) = volumes::reserved(connection, project).await?;
+    if count > MOST_VOLUMES {
+        return Ok(Some(volumes::too_many(count - 1)));
+    }
+    let Some(limit) = quotas.disk_mib else { return Ok(None) };
+    let used = in_use(connection, project, Counting::Everything).await?.disk_mib - size_mib;
+    let over = OverQuota { quota: Quota::DiskMib, limit, used, asked: size_mib, frees_in_ms: None };
+    Ok((used.saturating_add(size_mib) > limit).then_some(over))
+}
+
+/// Locks the project's row, and returns its own quotas.
+pub(crate) async fn lock_and_read(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    doing: &'static str,
+) -> Result<Quotas, StoreError> {
+    const COLUMNS: &str = "most_sandboxes, most_cpus, most_memory_mib, most_disk_mib, most_forks, most_runs, \
+                           most_storage_mib";
+    let row = lock_and_read_project(connection, project, COLUMNS, doing).await?;
+    row.map_or(Ok(Quotas::default()), |row| of_project(&row))
 }
 
 /// Whether a fork, which this transaction has already written, exceeds the project's quota. The transaction

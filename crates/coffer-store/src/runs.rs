@@ -18,12 +18,12 @@ use crate::error::Doing;
 use crate::{ProjectScope, Scope, Store, StoreError, competitions, events, now_ms, tasks};
 
 pub(crate) use journal::hold;
-pub use journal::{JournalError, RunEnd, RunHold};
+pub use journal::{FailedTry, JournalError, RunEnd, RunHold};
 pub use queue::{QueueLoad, QueuedRun};
 pub use runners::{Slots, TakenRun};
 
 const READ: &str = "read runs";
-const ASK: &str = "ask for a run";
+const ASK: &str = "create a run";
 const SIGNAL: &str = "signal a run";
 /// Most waiting signals of a run.
 const MOST_SIGNALS: i64 = 1000;
@@ -89,7 +89,7 @@ pub struct RunSignal {
 /// Why a run was not signalled.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RunError {
-    #[error("there is no such run")]
+    #[error("run not found")]
     NotFound,
     #[error("the run is over")]
     Over,
@@ -176,7 +176,7 @@ pub(crate) async fn place(
         .bind(run)
         .execute(connection)
         .await
-        .doing("place a run")
+        .doing("assign a run to an installation")
         .map(drop)
 }
 

@@ -8,11 +8,12 @@ use std::str::FromStr;
 use coffer_core::event::Event;
 use coffer_core::network::NetworkSettings;
 use coffer_core::{
-    AgentId, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SnapshotId, StateName,
+    AgentId, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxPurpose, SandboxState,
+    SnapshotId, StartCommand, StateName, TaskId,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{OverQuota, Secret};
+use crate::{OverQuota, Secret, VolumeMount};
 
 /// A sandbox to be recorded as `creating`.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +21,8 @@ pub struct NewSandbox {
     pub id: SandboxId,
     /// The agent that owns it, if any.
     pub agent: Option<AgentId>,
+    /// The task that it is for, one of the project.
+    pub task: Option<TaskId>,
     /// The template as the request named it.
     pub template: String,
     /// The template as answers name it.
@@ -47,6 +50,8 @@ pub struct NewSandbox {
     pub bounds: Bounds,
     /// Its origin, if it was not created from a template alone.
     pub origin: Option<Origin>,
+    pub purpose: SandboxPurpose,
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// The snapshot that a sandbox started from.
@@ -79,6 +84,8 @@ pub struct SandboxRow {
     pub sealed: bool,
     /// The agent that owns it; `None` if it belongs to the project.
     pub agent: Option<AgentId>,
+    /// The task that it is for.
+    pub task: Option<TaskId>,
     pub state: SandboxState,
     /// The socket of its agentd, once the engine has reported it.
     pub placement: Option<Placement>,
@@ -103,6 +110,8 @@ pub struct SandboxRow {
     pub created_ms: Millis,
     /// When it became `terminated` or `error`.
     pub ended_ms: Option<Millis>,
+    /// When it was last used, as last recorded; `None` if no use is on record.
+    pub last_used_ms: Option<Millis>,
     pub bounds: Bounds,
     /// When its lease expires.
     pub lease_until_ms: Option<Millis>,
@@ -110,6 +119,8 @@ pub struct SandboxRow {
     pub installation: Option<String>,
     /// Its origin, if it was not created from a template alone.
     pub origin: Option<Origin>,
+    pub purpose: SandboxPurpose,
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// The socket of a sandbox's agentd, and its template.
@@ -127,6 +138,9 @@ pub struct PlacedTemplate {
     pub default_user: String,
     pub default_workdir: Option<String>,
     pub env: BTreeMap<String, String>,
+    /// A service that agentd starts when the sandbox boots.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartCommand>,
 }
 
 /// The result of [`Store::insert_sandbox`](crate::Store::insert_sandbox).
@@ -139,6 +153,8 @@ pub enum Inserted {
     Existing(Box<SandboxRow>),
     /// The idempotency key belongs to a different request.
     KeyReusedDifferently,
+    /// One of its volumes was deleted meanwhile; nothing was recorded.
+    VolumeGone,
 }
 
 /// The idempotency key of a request, with a digest of the request.
@@ -157,6 +173,7 @@ pub struct Changes {
     pub on_timeout: Option<OnTimeout>,
     pub auto_resume: Option<bool>,
     pub placement: Option<Placement>,
+    pub last_used_ms: Option<Millis>,
 }
 
 /// A change of a deadline.
@@ -191,6 +208,8 @@ pub struct ListFilter {
     pub template: Option<String>,
     /// Only of this agent.
     pub agent: Option<AgentId>,
+    /// Only for this task.
+    pub task: Option<TaskId>,
     /// Started after this time.
     pub started_after_ms: Option<Millis>,
     pub order: Order,
@@ -207,6 +226,7 @@ impl Default for ListFilter {
             metadata: BTreeMap::new(),
             template: None,
             agent: None,
+            task: None,
             started_after_ms: None,
             order: Order::NewestFirst,
             limit: 100,
@@ -253,7 +273,7 @@ impl Cursor {
 
 /// The text is not a cursor of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the cursor is not one that this server gave out")]
+#[error("the cursor is not one of this server")]
 pub struct BadCursor;
 
 impl fmt::Display for Cursor {

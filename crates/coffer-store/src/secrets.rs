@@ -1,4 +1,8 @@
 //! The secrets of a project: named values that are used by reference and never returned.
+//!
+//! [`rows`] changes and lists them; here are their values, which this process caches.
+
+mod rows;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -7,26 +11,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use coffer_core::event::{Event, SecretVersion};
 use coffer_core::network::NamePattern;
 use coffer_core::sync::Mutex;
-use coffer_core::{Millis, ProjectId, SecretId};
+use coffer_core::{Millis, ProjectId};
+use sqlx::Row;
 use sqlx::any::AnyRow;
-use sqlx::{AnyConnection, Row};
 
-use crate::error::{Doing, SecretError};
-use crate::projects::lock_project;
-use crate::{ProjectScope, Secret, Store, StoreError, events, now_ms};
+use crate::error::Doing;
+use crate::{Secret, Store, StoreError, now_ms};
+pub use rows::{MOST_SECRETS, SecretInfo, SecretTerms};
 
-/// Most secrets of a project.
-pub const MOST_SECRETS: usize = 1000;
 /// How long a replaced or deleted value is still redacted in output.
 const REDACTED_FOR_MS: Millis = 24 * 3_600_000;
 /// How long values are cached before checking for changes by other servers.
 const FRESH: Duration = Duration::from_secs(5);
 
 const READ: &str = "read secrets";
-const CHANGE: &str = "change a secret";
 
 /// A letter, then at most 63 letters, digits, `_`, `-` and `.`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,20 +60,6 @@ impl fmt::Display for SecretName {
     }
 }
 
-/// The public data of a secret.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretInfo {
-    pub name: String,
-    /// Counts its values from 1.
-    pub version: i64,
-    /// The hosts to whose headers it is limited; `None` if it may be used anywhere.
-    pub hosts: Option<Vec<String>>,
-    /// Whether headers may carry it over plain HTTP although it is limited to hosts.
-    pub plain_http: bool,
-    pub created_ms: Millis,
-    pub updated_ms: Millis,
-}
-
 /// A secret with its value.
 #[derive(Debug, Clone)]
 pub struct UsableSecret {
@@ -82,15 +68,6 @@ pub struct UsableSecret {
     pub value: Option<Secret>,
     pub hosts: Option<Vec<NamePattern>>,
     pub plain_http: bool,
-}
-
-/// How a secret may be used. `None` keeps the earlier setting, so that a new value does not loosen it.
-#[derive(Debug, Clone, Default)]
-pub struct SecretTerms {
-    /// Only in headers to these hosts; an empty list lifts the limit.
-    pub hosts: Option<Vec<NamePattern>>,
-    /// Also over plain HTTP, if it is limited to hosts.
-    pub plain_http: Option<bool>,
 }
 
 /// All values of a project at one time.
@@ -107,6 +84,11 @@ pub struct SecretValues {
 impl SecretValues {
     pub fn get(&self, name: &str) -> Option<&UsableSecret> {
         self.live.get(name)
+    }
+
+    /// The names of the secrets.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.live.keys().map(String::as_str)
     }
 
     /// Every value that may appear in output: the current ones, and those replaced or deleted within the last
@@ -132,111 +114,6 @@ impl Cache {
 }
 
 impl Store {
-    /// Creates a secret or replaces its value; returns whether it is new. Without `hosts` it keeps its hosts,
-    /// so that a new value does not loosen it; an empty list allows any.
-    pub async fn put_secret(
-        &self,
-        scope: &ProjectScope,
-        name: &SecretName,
-        value: &Secret,
-        hosts: Option<Vec<NamePattern>>,
-    ) -> Result<(SecretInfo, bool), SecretError> {
-        self.put_secret_on(scope, name, value, SecretTerms { hosts, plain_http: None }).await
-    }
-
-    /// The same, with all terms.
-    pub async fn put_secret_on(
-        &self,
-        scope: &ProjectScope,
-        name: &SecretName,
-        value: &Secret,
-        terms: SecretTerms,
-    ) -> Result<(SecretInfo, bool), SecretError> {
-        let (project, name) = (scope.project(), name.to_string());
-        self.vault().ready(self.database(), project).await?;
-        let (vault, value) = (self.vault().clone(), value.clone());
-        let put = self.database().write(CHANGE, move |connection| {
-            Box::pin(async move {
-                let now = now_ms();
-                // Of two concurrent writers of the same name, the second waits here.
-                lock_project(connection, project, CHANGE).await?;
-                let before = retire(connection, project, &name, now).await?;
-                let version = before.as_ref().map_or(1, |before| before.version + 1);
-                if before.is_none() && live_count(connection, project).await? >= MOST_SECRETS {
-                    return Err(SecretError::TooMany);
-                }
-                let hosts = match terms.hosts {
-                    None => before.as_ref().and_then(|before| before.hosts.clone()),
-                    Some(hosts) if hosts.is_empty() => None,
-                    Some(hosts) => Some(hosts.iter().map(ToString::to_string).collect::<Vec<_>>()),
-                };
-                let info = SecretInfo {
-                    name,
-                    version,
-                    hosts,
-                    plain_http: terms
-                        .plain_http
-                        .unwrap_or_else(|| before.as_ref().is_some_and(|before| before.plain_http)),
-                    created_ms: before.as_ref().map_or(now, |before| before.created_ms),
-                    updated_ms: now,
-                };
-                sqlx::query(
-                    "INSERT INTO secrets
-                     (id, project_id, name, version, value_secret, hosts, created_ms, updated_ms, plain_http)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-                )
-                .bind(SecretId::generate())
-                .bind(project)
-                .bind(info.name.clone())
-                .bind(version)
-                .bind(vault.seal(project, &purpose(&info.name, version), value.reveal())?)
-                .bind(info.hosts.as_ref().map(crate::columns::json))
-                .bind(info.created_ms)
-                .bind(now)
-                .bind(i64::from(info.plain_http))
-                .execute(&mut *connection)
-                .await
-                .doing(CHANGE)?;
-                let kind = if before.is_none() { Event::SecretCreated } else { Event::SecretReplaced };
-                told(connection, project, &info.name, kind, version, now).await?;
-                Ok((info, before.is_none()))
-            })
-        });
-        let put = put.await?;
-        self.read_secrets(project).await?;
-        Ok(put)
-    }
-
-    /// The project's secrets by name, without their values.
-    pub async fn secrets(&self, scope: &ProjectScope) -> Result<Vec<SecretInfo>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT name, version, hosts, plain_http, created_ms, updated_ms FROM secrets
-             WHERE project_id = $1 AND retired_ms IS NULL ORDER BY name",
-        )
-        .bind(scope.project())
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
-        rows.iter().map(info).collect()
-    }
-
-    /// Deletes a secret; returns whether it existed.
-    pub async fn delete_secret(&self, scope: &ProjectScope, name: &SecretName) -> Result<bool, StoreError> {
-        let (project, name) = (scope.project(), name.to_string());
-        let delete = self.database().write(CHANGE, move |connection| {
-            Box::pin(async move {
-                let now = now_ms();
-                lock_project(connection, project, CHANGE).await?;
-                let Some(before) = retire(connection, project, &name, now).await? else { return Ok(false) };
-                told(connection, project, &name, Event::SecretDeleted, before.version, now).await?;
-                Ok::<_, StoreError>(true)
-            })
-        });
-        let deleted = delete.await?;
-        self.read_secrets(project).await?;
-        Ok(deleted)
-    }
-
     /// The project's values, from memory except for the first time; changes by other servers arrive within
     /// seconds.
     pub async fn secret_values(&self, project: ProjectId) -> Result<Arc<SecretValues>, StoreError> {
@@ -245,7 +122,7 @@ impl Store {
             None => self.read_secrets(project).await,
             Some((at, values)) => {
                 if at.elapsed() > FRESH {
-                    // So that the next callers do not refresh too.
+                    // Note the time first, so that the next callers do not refresh too.
                     self.inner.secrets.known().insert(project, (Instant::now(), values.clone()));
                     let store = self.clone();
                     self.inner.tasks.spawn(async move {
@@ -310,7 +187,7 @@ impl Store {
         Ok(values)
     }
 
-    /// Deletes values that are unlikely to be printed any more.
+    /// Deletes values that are unlikely to be printed again.
     pub(crate) async fn forget_retired_secrets(&self, now_ms: Millis) -> Result<(), StoreError> {
         const DOING: &str = "drop old secrets";
         let forget = self.database().write(DOING, move |connection| {
@@ -329,59 +206,6 @@ impl Store {
 
 fn purpose(name: &str, version: i64) -> String {
     format!("secrets/{name}/{version}")
-}
-
-/// Ends the current value of this name, if there is one, and returns it.
-async fn retire(
-    connection: &mut AnyConnection,
-    project: ProjectId,
-    name: &str,
-    now: Millis,
-) -> Result<Option<SecretInfo>, StoreError> {
-    let row = sqlx::query(
-        "UPDATE secrets SET retired_ms = $1 WHERE project_id = $2 AND name = $3 AND retired_ms IS NULL
-         RETURNING name, version, hosts, plain_http, created_ms, updated_ms",
-    )
-    .bind(now)
-    .bind(project)
-    .bind(name)
-    .fetch_optional(connection)
-    .await
-    .doing(CHANGE)?;
-    row.as_ref().map(info).transpose()
-}
-
-async fn live_count(connection: &mut AnyConnection, project: ProjectId) -> Result<usize, StoreError> {
-    let row =
-        sqlx::query("SELECT COUNT(*) AS live FROM secrets WHERE project_id = $1 AND retired_ms IS NULL")
-            .bind(project)
-            .fetch_one(connection)
-            .await
-            .doing(CHANGE)?;
-    Ok(usize::try_from(row.try_get::<i64, _>("live").doing(CHANGE)?).unwrap_or_default())
-}
-
-async fn told(
-    connection: &mut AnyConnection,
-    project: ProjectId,
-    name: &str,
-    kind: fn(SecretVersion) -> Event,
-    version: i64,
-    at_ms: Millis,
-) -> Result<(), StoreError> {
-    let event = kind(SecretVersion { name: name.to_string(), version });
-    events::record(connection, project, name, event, at_ms).await
-}
-
-fn info(row: &AnyRow) -> Result<SecretInfo, StoreError> {
-    Ok(SecretInfo {
-        name: row.try_get("name").doing(READ)?,
-        version: row.try_get("version").doing(READ)?,
-        hosts: hosts(row)?,
-        plain_http: plain_http(row)?,
-        created_ms: row.try_get("created_ms").doing(READ)?,
-        updated_ms: row.try_get("updated_ms").doing(READ)?,
-    })
 }
 
 fn plain_http(row: &AnyRow) -> Result<bool, StoreError> {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use coffer_core::{AgentId, Limits, Millis, ProjectId, SandboxId, SnapshotId, SnapshotState};
+use coffer_core::{
+    AgentId, Limits, Millis, ProjectId, SandboxId, SnapshotId, SnapshotPurpose, SnapshotState,
+};
 
 use crate::OverQuota;
 
@@ -25,6 +27,7 @@ pub struct NewSnapshot {
     pub secrets: BTreeMap<String, String>,
     /// The key that requested it.
     pub created_by: Option<String>,
+    pub purpose: SnapshotPurpose,
 }
 
 /// A recorded snapshot.
@@ -53,6 +56,7 @@ pub struct SnapshotRow {
     pub paused_us: u64,
     pub created_by: Option<String>,
     pub created_ms: Millis,
+    pub purpose: SnapshotPurpose,
 }
 
 /// The result of [`Store::insert_snapshot`](crate::Store::insert_snapshot).

@@ -12,7 +12,7 @@
 use std::collections::HashSet;
 
 use coffer_core::event::{Event, SnapshotCreating, SnapshotGone, SnapshotReady};
-use coffer_core::{Limits, Millis, ProjectId, SnapshotCause, SnapshotId};
+use coffer_core::{Limits, Millis, ProjectId, SnapshotCause, SnapshotId, SnapshotPurpose};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe};
 
@@ -36,7 +36,7 @@ macro_rules! snapshot_columns {
     () => {
         "id, project_id, agent_id, installation, sandbox_id, state, name, tag, is_current, memory, note, \
          template, cpu_count, memory_mib, disk_mib, max_processes, secret_names, files_bytes, memory_bytes, \
-         paused_us, created_by, created_ms"
+         paused_us, created_by, created_ms, purpose"
     };
 }
 
@@ -260,6 +260,7 @@ impl Store {
     ) -> Result<Vec<SnapshotRow>, StoreError> {
         let mut wanted = Select::new(snapshot_columns!(), "snapshots")
             .filter("project_id = ?", scope.project())
+            .filter_by("purpose = 'use'")
             .filter_if("agent_id = ?", scope.agent())
             .filter_if("sandbox_id = ?", filter.sandbox)
             .filter_if("name = ?", filter.name.as_deref().map(storable))
@@ -323,8 +324,9 @@ async fn insert_row(
     let sql = format!(
         "INSERT INTO snapshots (
              id, project_id, agent_id, installation, sandbox_id, state, name, tag, memory, template, cpu_count,
-             memory_mib, disk_mib, max_processes, secret_names, created_by, created_ms, idempotency_key, fingerprint
-         ) VALUES ($1, $2, $3, $4, $5, {}, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+             memory_mib, disk_mib, max_processes, secret_names, created_by, created_ms, idempotency_key, fingerprint,
+             purpose
+         ) VALUES ($1, $2, $3, $4, $5, {}, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
          ON CONFLICT DO NOTHING",
         first::<SnapshotState>()
     );
@@ -347,6 +349,7 @@ async fn insert_row(
         .bind(at_ms)
         .bind(key.map(|(key, _)| key.clone()))
         .bind(key.map(|(_, fingerprint)| fingerprint.clone()))
+        .bind(new.purpose.as_str())
         .execute(connection)
         .await
         .doing(RECORD)?;
@@ -418,5 +421,6 @@ fn read(row: &AnyRow) -> Result<SnapshotRow, StoreError> {
         paused_us: unsigned(row, "paused_us")?,
         created_by: optional_text(row, "created_by")?,
         created_ms: number(row, "created_ms")?,
+        purpose: name(row, "purpose", SnapshotPurpose::parse)?,
     })
 }

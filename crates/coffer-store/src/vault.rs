@@ -26,7 +26,7 @@ use crate::sealing::{self, Key};
 use crate::{MasterKey, Operator, Store, StoreError, now_ms};
 
 const READ: &str = "read the data keys";
-const SEAL: &str = "make a data key";
+const SEAL: &str = "create a data key";
 const ROTATE: &str = "rotate the master key";
 
 /// Where master keys come from.
@@ -112,7 +112,8 @@ impl Vault {
         let keys = state.projects.get(&project);
         let newest =
             keys.and_then(|keys| keys.iter().rev().find_map(|(number, key)| Some((number, key.as_ref()?))));
-        let (number, key) = newest.ok_or_else(|| StoreError::Sealed { what: "a value to be".into() })?;
+        let (number, key) =
+            newest.ok_or_else(|| StoreError::Sealed { what: "no key to seal a value with".into() })?;
         Ok(sealing::written(*number, &key.seal(&purpose_of(project, purpose), text.as_bytes())))
     }
 
@@ -211,7 +212,7 @@ impl Vault {
         if is_known() {
             Ok(())
         } else {
-            Err(StoreError::Sealed { what: format!("master key {newest}, which is current and") })
+            Err(StoreError::Sealed { what: format!("{newest} is the current one") })
         }
     }
 
@@ -219,7 +220,7 @@ impl Vault {
         self.state().masters.first().cloned().expect("there is always one")
     }
 
-    /// The number and, where its master key is at hand, the key of a row.
+    /// The number and, if its master key is available, the key of a row.
     fn read_key(
         &self,
         row: &sqlx::any::AnyRow,
@@ -312,7 +313,10 @@ impl Vault {
             // The rows are already sealed: an old key that stays in the file is not a failure.
             match write_keys(path, &kept) {
                 Ok(()) => self.state_mut().masters = kept,
-                Err(error) => tracing::warn!("an earlier master key stays in `{}`: {error}", path.display()),
+                Err(error) => tracing::warn!(
+                    "could not remove an earlier master key from `{}`: {error}",
+                    path.display()
+                ),
             }
         }
         Ok(())
@@ -331,7 +335,7 @@ impl Vault {
         self.load(database).await?;
         self.seal_anew(database).await?;
         self.forget_previous(database).await?;
-        tracing::info!("the master key is {id} from now on");
+        tracing::info!("master key rotated, the new one is {id}");
         Ok(id)
     }
 }
@@ -377,7 +381,7 @@ impl Store {
 
     /// Seals unsealed columns of live sandboxes, from older versions.
     pub(crate) async fn seal_old_rows(&self) -> Result<(), StoreError> {
-        const DOING: &str = "seal what is not";
+        const DOING: &str = "seal values of older versions";
         const COLUMNS: [&str; 4] =
             ["env_vars_secret", "access_token_secret", "traffic_token_secret", "network_secret"];
         let rows = sqlx::query(
@@ -447,7 +451,7 @@ fn masters(source: &KeySource) -> Result<Vec<MasterKey>, OpenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let new = MasterKey::generate();
             write_keys(path, std::slice::from_ref(&new)).map_err(|error| failed(error.to_string()))?;
-            tracing::info!("made the master key {} in `{}`", new.id(), path.display());
+            tracing::info!("created master key {} in `{}`", new.id(), path.display());
             return Ok(vec![new]);
         }
         Err(error) => return Err(failed(error.to_string())),
@@ -456,9 +460,7 @@ fn masters(source: &KeySource) -> Result<Vec<MasterKey>, OpenError> {
     let keys: Vec<MasterKey> =
         lines.map(MasterKey::parse).collect::<Result<_, _>>().map_err(|error| failed(error.to_string()))?;
     if keys.is_empty() {
-        return Err(failed(
-            "it is empty; put the key back, or remove the file to begin with a new one".into(),
-        ));
+        return Err(failed("it is empty; put the key back, or remove the file to create a new key".into()));
     }
     Ok(keys)
 }

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 use coffer_core::sync::Mutex;
 use coffer_core::{AgentId, KeyId, Millis};
 
-use super::BELIEVED;
 use crate::{Authenticated, now_ms};
+
+/// How long a valid key is taken for one.
+pub(super) const BELIEVED: Duration = Duration::from_secs(2);
 
 const MOST_BELIEVED: usize = 4096;
 

@@ -29,6 +29,13 @@ pub struct RunHold {
     pub fence: i64,
 }
 
+/// Whether a failed try of a step is followed by another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailedTry {
+    Retried,
+    Last,
+}
+
 /// Why the journal was not written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
@@ -165,15 +172,16 @@ impl Store {
         .await
     }
 
-    /// Records that a try of a step failed, and whether it was the last.
+    /// Records that a try of a step failed.
     pub async fn fail_step(
         &self,
         hold: &RunHold,
         name: &str,
         failure: &RunFailure,
-        last: bool,
+        tried: FailedTry,
     ) -> Result<(), JournalError> {
         let (name, failure) = (name.to_string(), failure.clone());
+        let last = tried == FailedTry::Last;
         self.write_held(hold, "owner = owner", move |connection, hold, now| {
             Box::pin(async move {
                 let cause = if last { StepCause::Failed } else { StepCause::TryFailed };

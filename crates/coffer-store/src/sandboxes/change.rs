@@ -11,8 +11,8 @@ use crate::columns::{self, sandbox_columns, sandbox_row, state_name, storable};
 use crate::database::Durability;
 use crate::error::Doing;
 use crate::{
-    Asking, ChangeError, Changes, Deadline, Quotas, SandboxRow, Scope, Store, StoreError, events, now_ms,
-    quotas,
+    Asking, ChangeError, Changes, Deadline, Operator, Quotas, SandboxRow, Scope, Store, StoreError, events,
+    now_ms, quotas,
 };
 
 /// Longest stored reason: reasons may contain text of a sandbox.
@@ -50,6 +50,7 @@ impl Store {
                          started_ms = COALESCE($4, started_ms), deadline_ms = COALESCE($5, deadline_ms),
                          timeout_s = COALESCE($6, timeout_s), on_timeout = COALESCE($7, on_timeout),
                          auto_resume = COALESCE($8, auto_resume), placement = COALESCE($9, placement),
+                         last_used_ms = COALESCE($14, last_used_ms),
                          lease_until_ms = CASE WHEN $1 = 'running' THEN $13 + 1000 * lease_s ELSE lease_until_ms END
                      WHERE id = $10 AND state = $11 AND ($12 IS NULL OR project_id = $12 OR agent_id = $12)
                      RETURNING ",
@@ -68,6 +69,7 @@ impl Store {
                 .bind(expected.as_str())
                 .bind(owner.clone())
                 .bind(at_ms)
+                .bind(changes.last_used_ms)
                 .fetch_optional(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -156,6 +158,28 @@ impl Store {
             })
         });
         moved.await
+    }
+
+    /// Records when sandboxes were last used. An earlier time than the recorded one changes nothing.
+    pub async fn record_use(&self, _: &Operator, used: Vec<(SandboxId, Millis)>) -> Result<(), StoreError> {
+        const DOING: &str = "record when sandboxes were used";
+        let recorded = self.database().write_to(Durability::Cached, DOING, move |connection| {
+            Box::pin(async move {
+                for (sandbox, at_ms) in &used {
+                    sqlx::query(
+                        "UPDATE sandboxes SET last_used_ms = $1
+                         WHERE id = $2 AND (last_used_ms IS NULL OR last_used_ms < $1)",
+                    )
+                    .bind(*at_ms)
+                    .bind(*sandbox)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(DOING)?;
+                }
+                Ok(())
+            })
+        });
+        recorded.await
     }
 
     /// Replaces the network settings of a live sandbox.

@@ -11,7 +11,7 @@ use crate::error::Doing;
 use crate::vault::Vault;
 use crate::{
     Asking, ChangeError, Idempotency, Inserted, NewSandbox, Origin, ProjectScope, Quotas, Secret, Store,
-    StoreError, git, now_ms, quotas,
+    StoreError, git, now_ms, quotas, volumes,
 };
 
 /// How long an idempotency key refers to its sandbox.
@@ -44,7 +44,11 @@ impl Store {
                     return Ok(earlier);
                 }
                 let (limits, origin) = (sandbox.limits, sandbox.origin);
+                let (new, mounts) = (sandbox.id, sandbox.volumes.clone());
                 let own = insert_rows(connection, &scope, sandbox, installation, &vault).await?;
+                if !volumes::mount(connection, scope.project(), new, &mounts).await? {
+                    return Err(ChangeError::NotFound);
+                }
                 let (project, quotas) = (scope.project(), own.or(defaults));
                 let mut over = quotas::check(connection, project, quotas, &limits, Asking::ToBegin).await?;
                 if let Some(Origin { fork_position: Some(_), .. }) = origin {
@@ -57,7 +61,8 @@ impl Store {
             // Return an error, so that the transaction is rolled back.
             Err(ChangeError::OverQuota(over)) => Ok(Inserted::OverQuota(over)),
             Err(ChangeError::Store(error)) => Err(error),
-            Err(ChangeError::NotFound | ChangeError::Raced { .. }) => unreachable!("a new row cannot"),
+            Err(ChangeError::NotFound) => Ok(Inserted::VolumeGone),
+            Err(ChangeError::Raced { .. }) => unreachable!("a new row cannot"),
             Ok(inserted) => Ok(inserted),
         }
     }
@@ -173,10 +178,13 @@ async fn insert_rows(
              env_vars_secret, cpu_count, memory_mib, disk_mib, max_processes, created_ms, started_ms,
              deadline_ms, timeout_s, on_timeout, auto_resume, secure, access_token_secret,
              traffic_token_secret, network_secret, allow_internet_access, envd_version, agent_id,
-             idle_s, max_lifetime_s, lease_s, installation, secret_names, parent_id, snapshot_id, fork_position
+             idle_s, max_lifetime_s, lease_s, installation, secret_names, parent_id, snapshot_id, fork_position,
+             purpose, task_id, volume_mounts
          ) VALUES (
              $1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-             $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34
+             $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35,
+             (SELECT t.id FROM tasks AS t WHERE t.id = $36 AND t.project_id = $2),
+             $37
          )",
     )
     .bind(id)
@@ -213,6 +221,10 @@ async fn insert_rows(
     .bind(new.origin.map(|origin| origin.parent))
     .bind(new.origin.map(|origin| origin.snapshot))
     .bind(new.origin.and_then(|origin| origin.fork_position))
+    .bind(new.purpose.as_str())
+    // Without the task if that was deleted meanwhile, and never another project's.
+    .bind(new.task)
+    .bind((!new.volumes.is_empty()).then(|| json(&new.volumes)))
     .execute(&mut *connection)
     .await
     .doing(RECORD)?;

@@ -1,4 +1,4 @@
-//! Listing sandboxes, page by page.
+//! Lists sandboxes, page by page.
 
 use coffer_core::StateName;
 use sqlx::any::{AnyArguments, AnyRow};
@@ -34,7 +34,7 @@ impl Store {
         let counted = count_query(scope, filter).fetch(self).await?;
         let counted = counted.first().ok_or_else(|| StoreError::Unreadable {
             what: "count of running sandboxes",
-            why: "the database gave none".to_string(),
+            why: "the database returned none".to_string(),
         })?;
         let total_running: i64 = counted.try_get("running").doing(LIST)?;
         Ok(Page { rows, next, total_running: total_running.unsigned_abs() })
@@ -42,7 +42,7 @@ impl Store {
 }
 
 /// Queries each state separately and merges: one index scan over several states would pass every ended
-/// sandbox.
+/// sandbox. The same holds for the three columns that can name a template.
 fn page_query(scope: &impl Scope, filter: &ListFilter, rows: usize) -> Question {
     let mut question = Question::default();
     let mut conditions = question.matching(scope, filter);
@@ -56,21 +56,35 @@ fn page_query(scope: &impl Scope, filter: &ListFilter, rows: usize) -> Question 
         let id = question.text(cursor.id.to_string());
         conditions += &format!(" AND (s.started_ms, s.id) {beyond} ({started}, {id})");
     }
+    let templates = match &filter.template {
+        None => vec![String::new()],
+        Some(template) => {
+            let name = question.text(storable(template));
+            vec![
+                format!(" AND s.template = {name}"),
+                // The conditions of the indexes, so that each row is in one part.
+                format!(" AND s.template_id = {name} AND s.template_id <> s.template"),
+                format!(" AND s.alias = {name} AND s.alias <> s.template AND s.alias <> s.template_id"),
+            ]
+        }
+    };
     let order = format!("ORDER BY s.started_ms {direction}, s.id {direction} LIMIT {rows}");
     let states: Vec<String> = match filter.states.as_slice() {
-        [] => vec![String::new()],
+        [] if filter.template.is_none() => vec![String::new()],
         states => ALL_STATES
             .iter()
-            .filter(|state| states.contains(state))
+            // The indexes by template have the state before the start.
+            .filter(|state| states.is_empty() || states.contains(state))
             .map(|state| format!(" AND s.state = {}", question.text(state.as_str().to_string())))
             .collect(),
     };
-    let parts: Vec<String> = states
-        .into_iter()
-        .map(|state| {
+    let parts = states.iter().flat_map(|state| templates.iter().map(move |template| (state, template)));
+    let parts: Vec<String> = parts
+        .map(|(state, template)| {
             let columns = sandbox_columns!();
             format!(
-                "SELECT * FROM (SELECT {columns} FROM sandboxes AS s WHERE {conditions}{state} {order}) AS part"
+                "SELECT * FROM (SELECT {columns} FROM sandboxes AS s
+                 WHERE {conditions}{state}{template} {order}) AS part"
             )
         })
         .collect();
@@ -83,7 +97,11 @@ const ALL_STATES: [StateName; 5] =
 
 fn count_query(scope: &impl Scope, filter: &ListFilter) -> Question {
     let mut question = Question::default();
-    let conditions = question.matching(scope, filter);
+    let mut conditions = question.matching(scope, filter);
+    if let Some(template) = &filter.template {
+        let name = question.text(storable(template));
+        conditions += &format!(" AND (s.template = {name} OR s.template_id = {name} OR s.alias = {name})");
+    }
     let running = question.text(StateName::Running.as_str().to_string());
     question.sql =
         format!("SELECT COUNT(*) AS running FROM sandboxes AS s WHERE {conditions} AND s.state = {running}");
@@ -114,10 +132,12 @@ impl Question {
         format!("${}", self.values.len())
     }
 
-    /// The filter's conditions, apart from state and page.
+    /// The filter's conditions, apart from state, template and page.
     fn matching(&mut self, scope: &impl Scope, filter: &ListFilter) -> String {
         let mut conditions = match scope.only() {
-            Some(project) => format!("s.project_id = {}", self.text(project.to_string())),
+            Some(project) => {
+                format!("s.project_id = {} AND s.purpose = 'use'", self.text(project.to_string()))
+            }
             // An index covers only these; ended sandboxes are listed only per project.
             None => "s.state IN ('creating', 'running', 'paused')".to_string(),
         };
@@ -125,11 +145,8 @@ impl Question {
         for agent in [scope.only_of(), filter.agent].into_iter().flatten() {
             conditions += &format!(" AND s.agent_id = {}", self.text(agent.to_string()));
         }
-        if let Some(template) = &filter.template {
-            let template = self.text(storable(template));
-            conditions += &format!(
-                " AND (s.template = {template} OR s.template_id = {template} OR s.alias = {template})"
-            );
+        if let Some(task) = filter.task {
+            conditions += &format!(" AND s.task_id = {}", self.text(task.to_string()));
         }
         if let Some(after_ms) = filter.started_after_ms {
             conditions += &format!(" AND s.started_ms > {}", self.number(after_ms));

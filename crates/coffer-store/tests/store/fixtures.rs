@@ -31,6 +31,7 @@ pub(crate) fn sandbox() -> NewSandbox {
     NewSandbox {
         id: SandboxId::generate(),
         agent: None,
+        task: None,
         template: "base".into(),
         template_id: "base".into(),
         alias: None,
@@ -50,6 +51,8 @@ pub(crate) fn sandbox() -> NewSandbox {
         created_ms: START,
         bounds: Bounds::default(),
         origin: None,
+        purpose: coffer_core::SandboxPurpose::Use,
+        volumes: Vec::new(),
     }
 }
 

@@ -120,6 +120,7 @@ on_both! {
             template: "base".into(),
             limits: Limits::default(),
             secrets: Default::default(),
+            purpose: coffer_core::SnapshotPurpose::Use,
             created_by: None,
         };
         let snapshot = kept.id;

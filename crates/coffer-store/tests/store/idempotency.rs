@@ -26,6 +26,7 @@ on_both! {
                 Inserted::Existing(row) => assert_eq!(row.id, *made),
                 Inserted::KeyReusedDifferently => panic!("all asked for the same"),
                 Inserted::OverQuota(over) => panic!("{over}"),
+                Inserted::VolumeGone => panic!("none was asked for"),
             }
         }
         assert_eq!(store.list(&scope, &ListFilter::default()).await.unwrap().rows.len(), 1);

@@ -124,6 +124,99 @@ on_both! {
         assert_eq!(listed(after).await, (vec![node.id, aliased.id], 1));
     }
 
+    async fn a_template_is_found_in_each_column_and_each_sandbox_once(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let named = |template: &str, id: &str, alias: Option<&str>, at| NewSandbox {
+            template: template.into(),
+            template_id: id.into(),
+            alias: alias.map(String::from),
+            ..started(at)
+        };
+        let mut all = Vec::new();
+        for (at, (template, id, alias)) in [
+            ("x", "x", Some("x")),
+            ("x", "y", None),
+            ("y", "x", Some("z")),
+            ("y", "z", Some("x")),
+            ("y", "x", Some("x")),
+            ("y", "y", Some("y")),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            all.push(running(&store, &scope, named(template, id, alias, START + at as i64)).await.id);
+        }
+        let gone = SandboxState::Terminated { reason: DestroyReason::Requested };
+        store.transition(&scope, all[0], StateName::Running, gone, "", Changes::default()).await.unwrap();
+        for order in [Order::OldestFirst, Order::NewestFirst] {
+            let mut filter =
+                ListFilter { template: Some("x".into()), limit: 2, order, ..ListFilter::default() };
+            let mut seen = Vec::new();
+            loop {
+                let page = store.list(&scope, &filter).await.unwrap();
+                assert_eq!(page.total_running, 4);
+                seen.extend(page.rows.into_iter().map(|row| row.id));
+                filter.cursor = page.next;
+                if filter.cursor.is_none() {
+                    break;
+                }
+            }
+            if order == Order::NewestFirst {
+                seen.reverse();
+            }
+            assert_eq!(seen, all[..5]);
+        }
+        let ended = vec![StateName::Terminated, StateName::Error];
+        let filter = ListFilter { template: Some("x".into()), states: ended, ..ListFilter::default() };
+        let page = store.list(&scope, &filter).await.unwrap();
+        assert_eq!(page.rows.into_iter().map(|row| row.id).collect::<Vec<_>>(), [all[0]]);
+    }
+
+    async fn a_sandbox_is_found_by_its_task_until_that_is_deleted(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let task = store.create_task(&mine, crate::tasks::new("a")).await.unwrap().id;
+        let foreign = store.create_task(&theirs, crate::tasks::new("b")).await.unwrap().id;
+        let first = running(&store, &mine, NewSandbox { task: Some(task), ..started(START) }).await;
+        let second = create(&store, &mine, NewSandbox { task: Some(task), ..started(START + 1) }).await;
+        running(&store, &mine, started(START + 2)).await;
+        assert_eq!(first.task, Some(task));
+        // Neither another project's task nor one that does not exist.
+        for task in [foreign, coffer_core::TaskId::generate()] {
+            let made = create(&store, &mine, NewSandbox { task: Some(task), ..sandbox() }).await;
+            assert_eq!(store.sandbox(&mine, made).await.unwrap().unwrap().task, None);
+        }
+        let found = async |scope, task, states: &[StateName]| {
+            let filter = ListFilter { task: Some(task), states: states.to_vec(), ..ListFilter::default() };
+            let page = store.list(scope, &filter).await.unwrap();
+            page.rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+        };
+        assert_eq!(found(&mine, task, &[]).await, [second, first.id]);
+        assert_eq!(found(&mine, task, &[StateName::Running]).await, [first.id]);
+        assert!(found(&theirs, task, &[]).await.is_empty());
+        assert!(found(&mine, foreign, &[]).await.is_empty());
+        store.delete_task(&mine, task).await.unwrap();
+        assert!(found(&mine, task, &[]).await.is_empty());
+        assert_eq!(store.sandbox(&mine, first.id).await.unwrap().unwrap().task, None);
+    }
+
+    async fn the_last_use_is_recorded_and_never_goes_back(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let (one, other) = (running(&store, &scope, sandbox()).await.id, create(&store, &scope, sandbox()).await);
+        let last = async |id| store.sandbox(&scope, id).await.unwrap().unwrap().last_used_ms;
+        assert_eq!((last(one).await, last(other).await), (None, None));
+        let operator = store.operator();
+        store.record_use(&operator, vec![(one, START + 5), (SandboxId::generate(), START)]).await.unwrap();
+        store.record_use(&operator, vec![(one, START + 3), (other, START + 1)]).await.unwrap();
+        assert_eq!((last(one).await, last(other).await), (Some(START + 5), Some(START + 1)));
+        let gone = SandboxState::Terminated { reason: DestroyReason::Requested };
+        let changes = Changes { last_used_ms: Some(START + 9), ..Changes::default() };
+        let row = store.transition(&scope, one, StateName::Running, gone, "", changes).await.unwrap();
+        assert_eq!((row.last_used_ms, last(one).await), (Some(START + 9), Some(START + 9)));
+    }
+
     async fn a_huge_filter_is_refused(database: &TestDatabase) {
         let store = database.open().await;
         let scope = project(&store, "p").await;

@@ -1,7 +1,10 @@
 //! Secrets, and the keys that seal them and other data.
 
 use coffer_core::network::{NamePattern, NetworkSettings};
-use coffer_store::{KeySource, MasterKey, NewSandbox, RotateError, Secret, SecretName, Store, StoreError};
+use coffer_store::{
+    KeySource, MasterKey, NewSandbox, RotateError, Secret, SecretError, SecretName, SecretTerms, Store,
+    StoreError,
+};
 use sqlx::Row;
 
 use crate::databases::on_both;
@@ -75,6 +78,65 @@ on_both! {
         assert_eq!(other.hosts, Some(vec!["other.example".to_string()]));
         let (any, _) = store.put_secret(&mine, &name("github"), &Secret::new("five"), Some(Vec::new())).await.unwrap();
         assert_eq!((any.hosts, any.version), (None, 3));
+    }
+
+    async fn a_secret_keeps_its_id_and_its_notes_until_it_is_deleted(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let noted = |note: &str| SecretTerms { metadata: Some(pairs([("note", note)])), ..SecretTerms::default() };
+        let value = Secret::new("value");
+        let made = store.create_secret(&mine, &name("token"), &value, noted("first")).await.unwrap();
+        assert_eq!((made.version, &made.metadata), (1, &pairs([("note", "first")])));
+        for taken in ["token", "TOKEN"] {
+            let again = store.create_secret(&mine, &name(taken), &value, SecretTerms::default()).await;
+            assert!(matches!(again, Err(SecretError::Taken)), "{taken}: {again:?}");
+        }
+        let (put, new) = store.put_secret(&mine, &name("token"), &value, None).await.unwrap();
+        assert!(!new && put.id == made.id && put.metadata == made.metadata, "{put:?}");
+        let replaced = store.replace_secret(&mine, made.id, &value, noted("second")).await.unwrap();
+        assert_eq!((replaced.id, replaced.version, replaced.created_ms), (made.id, 3, made.created_ms));
+        assert_eq!(replaced.metadata, pairs([("note", "second")]));
+        let find = async |scope, id, name| store.find_secret(scope, id, name).await.unwrap();
+        for (id, text) in [(Some(made.id), ""), (None, "token"), (None, "Token")] {
+            assert_eq!(find(&mine, id, text).await.as_ref(), Some(&replaced), "{text}");
+            assert_eq!(find(&theirs, id, text).await, None, "{text}");
+        }
+        let stolen = store.replace_secret(&theirs, made.id, &value, SecretTerms::default()).await;
+        assert!(matches!(stolen, Err(SecretError::NotFound)), "{stolen:?}");
+        assert!(!store.delete_secret_by_id(&theirs, made.id).await.unwrap());
+        assert!(store.delete_secret_by_id(&mine, made.id).await.unwrap());
+        assert_eq!(find(&mine, Some(made.id), "token").await, None);
+        let late = store.replace_secret(&mine, made.id, &value, SecretTerms::default()).await;
+        assert!(matches!(late, Err(SecretError::NotFound)), "a deleted one does not come back: {late:?}");
+        let again = store.create_secret(&mine, &name("token"), &value, SecretTerms::default()).await.unwrap();
+        assert!(again.id != made.id && again.version == 1 && again.metadata.is_empty());
+
+        // Rows of earlier versions have neither: the id is that of the row, and stays when it is replaced.
+        let mut connection = database.connect().await;
+        let old = "UPDATE secrets SET secret_id = NULL, metadata = NULL";
+        sqlx::query(old).execute(&mut connection).await.unwrap();
+        let read = find(&mine, None, "token").await.unwrap();
+        assert!(read.id != again.id && read.metadata.is_empty());
+        let next = store.replace_secret(&mine, read.id, &value, SecretTerms::default()).await.unwrap();
+        assert_eq!((next.id, next.version), (read.id, 2));
+        assert_eq!(find(&mine, Some(read.id), "").await, Some(next));
+    }
+
+    async fn secrets_are_listed_in_pages(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        for (scope, of) in [(&mine, "c"), (&mine, "a"), (&theirs, "b"), (&mine, "b")] {
+            store.put_secret(scope, &name(of), &Secret::new("value"), None).await.unwrap();
+        }
+        let page = async |after: Option<&str>, limit| {
+            let after = after.map(name);
+            let page = store.secrets_after(&mine, after.as_ref(), limit).await.unwrap();
+            page.into_iter().map(|info| info.name).collect::<Vec<_>>()
+        };
+        assert_eq!(page(None, 2).await, ["a", "b"]);
+        assert_eq!(page(Some("b"), 2).await, ["c"]);
+        assert_eq!(page(Some("bb"), 2).await, ["c"], "the one that ended a page may be gone");
+        assert!(page(Some("c"), 2).await.is_empty());
     }
 
     async fn no_secret_is_on_disk_in_the_clear(database: &TestDatabase) {

@@ -23,6 +23,7 @@ fn snapshot(of: SandboxId, name: Option<&str>) -> NewSnapshot {
         template: "base".into(),
         limits: Limits::default(),
         secrets: [("TOKEN".to_string(), "github".to_string())].into(),
+        purpose: coffer_core::SnapshotPurpose::Use,
         created_by: Some("key".into()),
     }
 }

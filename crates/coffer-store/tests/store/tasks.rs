@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use coffer_core::agent::{AgentDefinition, Preset};
 use coffer_core::{Priority, TaskState};
 use coffer_store::{
-    AgentError, NewAgent, NewKey, NewTask, Place, Slots, StartTask, TaskEdit, TaskError, TaskFilter,
-    TaskOrder,
+    AgentError, AttemptNote, Cutoffs, NewAgent, NewKey, NewTask, Place, Slots, StartTask, TaskEdit,
+    TaskError, TaskFilter, TaskOrder,
 };
 
 use crate::databases::on_both;
-use crate::fixtures::{comes_in, project};
+use crate::fixtures::{comes_in, project, running, sandbox};
 
 pub(crate) fn new(title: &str) -> NewTask {
     NewTask {
@@ -230,5 +230,34 @@ on_both! {
         let foreign = store.define_agent(&theirs, agent.id, None, other).await;
         assert!(matches!(foreign, Err(AgentError::NotFound)), "{foreign:?}");
         assert_eq!(store.agents(&mine, None, 10).await.unwrap(), [changed]);
+    }
+
+    async fn an_attempt_keeps_the_ids_of_what_is_pruned(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, operator) = (project(&store, "mine").await, store.operator());
+        let task = store.create_task(&mine, new("a")).await.unwrap().id;
+        let start = StartTask { agent: None, model: None, replace: false, reason: "started", actor: "k".into() };
+        let (_, run) = store.start_task(&mine, task, start).await.unwrap();
+        let runner = store.enter_runner(&operator, "here", 0).await.unwrap();
+        let slots = Slots { in_all: 9, per_project: 9 };
+        let taken = store.take_runs(&operator, runner, &["task"], slots, 9, i64::MAX / 2).await.unwrap();
+        // From before the column: only the attempt has it.
+        let sandbox = running(&store, &mine, sandbox()).await.id;
+        let note = AttemptNote { sandbox: Some(sandbox), ..AttemptNote::default() };
+        store.note_attempt(run, taken[0].hold.fence, note).await.unwrap();
+        let of_task = async || store.sandbox(&mine, sandbox).await.unwrap().unwrap().task;
+        assert_eq!(of_task().await, None);
+        let migration = include_str!("../../migrations/0023_sandbox_tasks.sql");
+        for statement in migration.split(';').filter(|statement| statement.contains("UPDATE sandboxes")) {
+            database.execute(statement).await;
+        }
+        assert_eq!(of_task().await, Some(task));
+        database.execute("UPDATE sandboxes SET ended_ms = 1, state = 'terminated'").await;
+        database.execute("UPDATE runs SET ended_ms = 1, state = 'done'").await;
+        let cutoffs = Cutoffs { records_ms: 2, events_ms: 0, audit_ms: 0 };
+        let pruned = store.prune(&operator, Some(mine.project()), cutoffs, 10).await.unwrap();
+        assert_eq!((pruned.sandboxes, pruned.runs), (1, 1));
+        let [attempt] = store.attempts(&mine, task).await.unwrap().try_into().unwrap();
+        assert_eq!((attempt.run, attempt.note.sandbox), (run, Some(sandbox)));
     }
 }

@@ -17,6 +17,7 @@ fn placement() -> Placement {
             default_user: "user".into(),
             default_workdir: None,
             env: pairs([("LANG", "C.UTF-8")]),
+            start: None,
         },
     }
 }
@@ -45,6 +46,7 @@ on_both! {
             id: new.id,
             project: scope.project(),
             agent: None,
+            task: None,
             state: SandboxState::Creating,
             placement: None,
             template: new.template.clone(),
@@ -64,10 +66,13 @@ on_both! {
             envd_version: new.envd_version.clone(),
             created_ms: new.created_ms,
             ended_ms: None,
+            last_used_ms: None,
             bounds: new.bounds,
             lease_until_ms: None,
             installation: None,
             origin: None,
+            purpose: coffer_core::SandboxPurpose::Use,
+            volumes: Vec::new(),
             sealed: false,
             secrets: new.secrets.clone(),
         };
