@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::sync::Mutex;
-use coffer_core::{AuditId, ProjectId};
+use coffer_core::{AuditId, Code, ProjectId};
 use coffer_store::{AuditRecord, Store};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -50,7 +50,7 @@ impl Dropped {
                 action: DROPPED.to_string(),
                 subject: Some(count.to_string()),
                 status: 503,
-                code: Some("unavailable".to_string()),
+                code: Some(Code::Unavailable.to_string()),
                 request_id: id.to_string(),
                 at_ms: now_ms(),
             }
@@ -85,7 +85,7 @@ impl AuditLog {
 
     pub async fn write(&self, record: AuditRecord) {
         if self.records.send(record).await.is_err() {
-            tracing::error!("the audit log accepts no more records");
+            tracing::error!("the audit log has stopped and takes no more records");
         }
     }
 }

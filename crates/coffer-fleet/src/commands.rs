@@ -56,7 +56,7 @@ impl Commands {
     }
 
     async fn follow(self: Arc<Self>, mut version: i64, stop: CancellationToken) {
-        let late = "command policies are not read anew for a moment";
+        let late = "could not read command policies, trying again";
         let (mut follower, mut looked) = (Follower::new(late, LOOK, stop), Ok(()));
         while follower.again(looked).await {
             looked = self.look(&mut version).await;
@@ -88,17 +88,27 @@ impl Commands {
         }
     }
 
+    /// Whether a project has a policy that could refuse a command.
+    pub fn restricts(&self, project: ProjectId) -> bool {
+        self.policy(project).is_some()
+    }
+
     /// The command policy of a project; `None` if it permits everything.
-    pub fn policy(&self, project: ProjectId) -> Option<Arc<CommandPolicy>> {
+    fn policy(&self, project: ProjectId) -> Option<Arc<CommandPolicy>> {
         let policies = self.policies.read();
         policies.get(&project).map(|known| known.policy.clone()).filter(|policy| !policy.is_empty())
+    }
+
+    /// Checks a program with its arguments against the policy of a project: the only place that does. Every
+    /// way to start a command asks here, by way of [`permit`](Self::permit) or of the proxy's gate.
+    pub fn check(&self, project: ProjectId, words: &[String]) -> Result<(), RefusedCommand> {
+        self.policy(project).map_or(Ok(()), |policy| policy.permit(words))
     }
 
     /// Checks whether a command may be started in a sandbox; before a refusal is returned, its event is
     /// written.
     pub async fn permit(&self, record: &Record, words: &[String]) -> Result<(), RefusedCommand> {
-        let Some(policy) = self.policy(record.project) else { return Ok(()) };
-        let permitted = policy.permit(words);
+        let permitted = self.check(record.project, words);
         if let Err(refused) = &permitted {
             self.tell(record, refused, ExecutionSource::Api).await;
         }

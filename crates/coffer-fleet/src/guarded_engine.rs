@@ -8,10 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use coffer_core::network::{Policy as NetworkPolicy, Refusals};
 use coffer_core::sync::Mutex;
-use coffer_core::{Boot, Memory, SandboxId, SnapshotId};
+use coffer_core::{Boot, Memory, SandboxId, SnapshotId, TemplateDefaults, VolumeId};
 use coffer_engine::{
     CreateSandbox, Engine, EngineError, EngineNotice, NodeInfo, Placement, Sample, SandboxStatus,
-    SnapshotInfo, TemplateInfo,
+    SnapshotInfo, TemplateInfo, VolumeInfo,
 };
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use coffer_core::clock::now_ms;
 use coffer_http::breaker::{Breaker, Policy};
 
-/// A call waits half a minute for a node that is away, so these are five such waits; a restart of the node
+/// A call waits half a minute for an unreachable node, so these are five such waits; a restart of the node
 /// takes a second and fails none.
 const POLICY: Policy =
     Policy { failures: 5, pause: Duration::from_secs(1), longest_pause: Duration::from_secs(30) };
@@ -171,6 +171,18 @@ impl Engine for GuardedEngine {
         self.ask(self.engine.snapshots()).await
     }
 
+    async fn create_volume(&self, volume: VolumeId, limit_mib: u64) -> Result<(), EngineError> {
+        self.ask(self.engine.create_volume(volume, limit_mib)).await
+    }
+
+    async fn delete_volume(&self, volume: VolumeId) -> Result<(), EngineError> {
+        self.ask(self.engine.delete_volume(volume)).await
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>, EngineError> {
+        self.ask(self.engine.volumes()).await
+    }
+
     async fn rollback(
         &self,
         sandbox: SandboxId,
@@ -182,6 +194,10 @@ impl Engine for GuardedEngine {
 
     async fn set_network(&self, sandbox: SandboxId, policy: &NetworkPolicy) -> Result<(), EngineError> {
         self.ask(self.engine.set_network(sandbox, policy)).await
+    }
+
+    async fn set_defaults(&self, sandbox: SandboxId, defaults: &TemplateDefaults) -> Result<(), EngineError> {
+        self.ask(self.engine.set_defaults(sandbox, defaults)).await
     }
 
     async fn refusals(&self, sandbox: SandboxId, after: u64) -> Result<Refusals, EngineError> {

@@ -28,8 +28,9 @@ mod preflight;
 pub mod usage;
 
 pub use fleet::{
-    Books, Boot, Busy, Connected, CreateSpec, DEFAULT_TAG, Fleet, FleetError, ForkSpec, Forked, MemoryWish,
-    Record, SecretUse, SnapshotSpec, Step, describe, secret_variables,
+    Books, Boot, Busy, Connected, CreateSpec, DEFAULT_TAG, DEFAULT_TEMPLATE, Fleet, FleetError, ForkSpec,
+    Forked, IfSilent, MemoryWish, MountWish, OpenVolume, Record, SecretUse, SnapshotSpec, Step, describe,
+    secret_variables,
 };
 pub use follow::Follower;
 pub use guarded_engine::{GuardedEngine, HostFailures};

@@ -67,6 +67,7 @@ pub async fn preflight(engine: &dyn Engine) -> Result<Duration, PreflightError> 
         network: Policy::default(),
         snapshot: None,
         memory: false,
+        volumes: Vec::new(),
     };
     let used = match engine.create(&spec).await {
         Ok(placement) => {

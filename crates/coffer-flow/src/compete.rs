@@ -9,52 +9,32 @@
 //! `docs/design/0011-competing-forks.md`.
 
 mod arena;
+mod kind;
 mod race;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::compete::{CompetitionState, Contender, EntryState, Rule, best, rank};
 use coffer_core::{CompetitionId, ProjectId, RunId, SandboxId, StepCode, TaskId};
 use coffer_store::{
-    AttemptNote, COMPETITION_PICKED, CompetitionNote, EntryNote, EntryRow, ProjectScope, Store, Unwinding,
+    AttemptNote, COMPETITION_PICKED, CompetitionNote, EntryNote, EntryRow, ProjectScope, Unwinding,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::task::{Pull, told};
-use crate::{Clock, Kind, Run, Start, StepError, Stop, Tries};
+use crate::{Kind, Run, Start, StepError, Stop};
 
 pub use arena::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
+pub use kind::CompeteKind;
+use kind::LONG;
 
 /// The kind of runs that are competitions.
 pub const KIND: &str = "compete";
-const LONG: Duration = Duration::from_secs(1800);
-/// One in this many budget checks also extends the forks' deadlines.
-const KEEP_ONCE_IN: u32 = 30;
 /// How often, and at what intervals, to retry starting the winner's sandbox while there is no room: for a
 /// day.
 const PUSHES: u32 = 48;
 const ROOM_PAUSE: Duration = Duration::from_secs(1800);
-
-/// Executes runs of competitions in an arena.
-pub struct CompeteKind<A: ?Sized> {
-    store: Store,
-    arena: Arc<A>,
-    clock: Clock,
-    /// For operations of an entry, which are not steps of their own.
-    tries: Tries,
-    /// How often the budget is checked.
-    watch_every: Duration,
-    /// How often the forks' deadlines are extended.
-    keep_every: Duration,
-}
-
-impl<A: ?Sized> std::fmt::Debug for CompeteKind<A> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CompeteKind")
-    }
-}
 
 /// The input of the run, as the store writes it.
 #[derive(Debug, Deserialize)]
@@ -85,18 +65,6 @@ struct Winner {
 }
 
 impl<A: Arena + ?Sized> CompeteKind<A> {
-    pub fn new(store: Store, arena: Arc<A>) -> Self {
-        let watch_every = Duration::from_secs(2);
-        let keep_every = watch_every * KEEP_ONCE_IN;
-        Self { store, arena, clock: Clock::default(), tries: Tries::default(), watch_every, keep_every }
-    }
-
-    /// Uses other times than the defaults.
-    #[must_use]
-    pub fn paced(self, clock: Clock, tries: Tries, watch_every: Duration) -> Self {
-        Self { clock, tries, watch_every, keep_every: watch_every * KEEP_ONCE_IN, ..self }
-    }
-
     fn scope(&self, project: ProjectId) -> ProjectScope {
         self.store.operator().acting_for(project, None)
     }
@@ -231,11 +199,11 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         let winner = best(&contenders).filter(|_| brief.rule == Rule::Best);
         let failed = entries.iter().all(|entry| !entry.can_win()).then(|| {
             let why = |one: &Contender| {
-                let why = one.failure.as_deref().unwrap_or("it has nothing to show");
+                let why = one.failure.as_deref().unwrap_or("it changed nothing");
                 format!("entry {}: {why}", one.number)
             };
             let whys: Vec<String> = contenders.iter().map(why).collect();
-            format!("no entry has anything that could win: {}", whys.join("; "))
+            format!("no entry can win: {}", whys.join("; "))
         });
         Ok(Judged { winner, failed })
     }
@@ -308,7 +276,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
                     Err(error) => Err(error),
                 }
             };
-            let full: Option<String> = run.step(name).within(LONG).run(work).await?;
+            let full: Option<String> = run.step(name).stays().within(LONG).run(work).await?;
             let Some(why) = full else { return Ok(()) };
             if number == PUSHES {
                 return Err(Stop::failed(StepCode::NoRoom, why));
@@ -323,7 +291,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
 fn contender(entry: &EntryRow) -> Contender {
     let failure = (!entry.can_win()).then(|| match &entry.error {
         Some(error) => error.message.clone(),
-        None => "it has nothing to show".into(),
+        None => "it changed nothing".into(),
     });
     Contender {
         number: entry.number,
@@ -344,7 +312,8 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
     async fn execute(&self, run: &mut Run) -> Result<Value, Stop> {
         let asked: Asked = run.input()?;
         let (id, project) = (run.id(), run.project());
-        let brief: RaceBrief = run.step("prepare").run(|_| self.prepare(id, project, &asked)).await?;
+        let brief: RaceBrief =
+            run.step("prepare").nothing_to_undo().run(|_| self.prepare(id, project, &asked)).await?;
         let arena = &*self.arena;
 
         let source: SandboxId = {
@@ -363,10 +332,11 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                 let (arena, brief) = (kept.clone(), all.clone());
                 async move { arena.finish(&brief).await }
             };
-            run.step("sandbox").within(LONG).or_undo(work, undo).await?
+            run.step("sandbox").within(LONG).undo(undo).run(work).await?
         };
         let base: Base = run
             .step("clone")
+            .nothing_to_undo()
             .within(LONG)
             .run(|start: Start| {
                 let brief = &brief;
@@ -379,7 +349,7 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
             })
             .await?;
         if let Some(command) = &brief.prepare_command {
-            let step = run.step("setup").within(LONG);
+            let step = run.step("setup").nothing_to_undo().within(LONG);
             let prepared = step.run(|_| arena.prepare(&brief, source, command)).await?;
             if !prepared.passed {
                 let code =
@@ -390,15 +360,20 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                 ));
             }
         }
-        let forks: Vec<Fork> =
-            run.step("fork").within(LONG).run(|start: Start| self.fork(&brief, source, start)).await?;
+        let forks: Vec<Fork> = run
+            .step("fork")
+            .nothing_to_undo()
+            .within(LONG)
+            .run(|start: Start| self.fork(&brief, source, start))
+            .await?;
 
         let () = run
             .step("race")
+            .nothing_to_undo()
             .within(race::longest(&brief))
             .run(|start: Start| self.race(&brief, &base, &forks, start))
             .await?;
-        let judged: Judged = run.step("judge").run(|start: Start| self.judge(&brief, start)).await?;
+        let judged: Judged = run.step("judge").stays().run(|start: Start| self.judge(&brief, start)).await?;
         if let Some(why) = judged.failed {
             return Err(Stop::failed(StepCode::AllFailed, why));
         }
@@ -407,27 +382,29 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
             Some(winner) => winner,
             None => {
                 let until: i64 =
-                    run.step("ask").within(LONG).run(|start: Start| self.ask(&brief, start)).await?;
+                    run.step("ask").stays().within(LONG).run(|start: Start| self.ask(&brief, start)).await?;
                 run.wait_for("pick", COMPETITION_PICKED, until).await?;
                 let settled: Option<i64> = run
                     .step("settle")
+                    .stays()
                     .run(|start: Start| async move {
                         self.store.settle_competition(start.run, start.fence).await.map_err(StepError::from)
                     })
                     .await?;
-                settled.ok_or_else(|| Stop::failed(StepCode::Undecided, "nobody picked a winner in time"))?
+                settled.ok_or_else(|| Stop::failed(StepCode::Undecided, "no winner was picked in time"))?
             }
         };
 
         let winner: Winner =
-            run.step("crown").run(|start: Start| self.crown(&brief, winner, by_rule, start)).await?;
+            run.step("crown").stays().run(|start: Start| self.crown(&brief, winner, by_rule, start)).await?;
         let entry = brief.entries.iter().find(|entry| entry.number == winner.number);
         let entry =
-            entry.ok_or_else(|| Stop::failed(StepCode::NoWinner, "the winner is none of the entries"))?;
+            entry.ok_or_else(|| Stop::failed(StepCode::NoWinner, "the winner is not one of the entries"))?;
         let lane = Lane { brief: &brief, entry, sandbox: winner.sandbox, base: &base };
         self.push(run, lane, &winner.commit).await?;
         let pull: Pull = run
             .step("pull")
+            .stays()
             .within(LONG)
             .run(|start: Start| {
                 let reasons = &winner.reasons;
@@ -451,7 +428,7 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                 self.note_costs(brief, forks, start).await
             }
         };
-        let () = run.step("finish").within(LONG).run(finish).await?;
+        let () = run.step("finish").stays().within(LONG).run(finish).await?;
         Ok(json!({ "winner": winner.number, "branch": entry.branch, "commit": winner.commit, "pull": pull }))
     }
 }

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Stop, Why};
 use crate::persist::persist;
-use crate::step::Step;
 use crate::{Settings, StepError};
 
 /// Most steps of a run.
@@ -119,11 +118,6 @@ impl Run {
         })
     }
 
-    /// A step with this name, which must be unique in the run.
-    pub fn step(&mut self, name: impl Into<String>) -> Step<'_> {
-        Step::new(self, name.into())
-    }
-
     /// Waits until this time, which is stored: the run holds nothing meanwhile, and survives a restart.
     pub async fn sleep_until(&mut self, name: &str, at_ms: Millis) -> Result<(), Stop> {
         self.wait(name, None, at_ms).await.map(drop)
@@ -217,14 +211,20 @@ impl Run {
 /// Reads a step's result from the journal.
 pub(crate) fn read<T: DeserializeOwned>(name: &str, output: Option<&Value>) -> Result<T, Stop> {
     serde_json::from_value(output.cloned().unwrap_or_default()).map_err(|error| {
-        Stop::failed(StepCode::JournalUnreadable, format!("what step `{name}` left cannot be read: {error}"))
+        Stop::failed(
+            StepCode::JournalUnreadable,
+            format!("the stored result of step `{name}` cannot be read: {error}"),
+        )
     })
 }
 
 /// A step's result as stored.
 pub(crate) fn written<T: Serialize>(name: &str, output: &T) -> Result<Value, Stop> {
     let value = serde_json::to_value(output).map_err(|error| {
-        Stop::failed(StepCode::JournalUnwritable, format!("what step `{name}` returned: {error}"))
+        Stop::failed(
+            StepCode::JournalUnwritable,
+            format!("the result of step `{name}` cannot be stored: {error}"),
+        )
     })?;
     // Its length as text is what the row has to hold.
     if value.to_string().len() > LARGEST_OUTPUT {

@@ -1,18 +1,20 @@
 //! One step of a run.
 
+use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use coffer_core::{RunId, StepCode};
-use coffer_store::{RunFailure, StepState, Unwinding};
+use coffer_store::{FailedTry, RunFailure, StepState, Unwinding};
 use futures_util::FutureExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Stop, Why};
 use crate::persist::persist;
-use crate::run::{Run, Undo, Way, read, written};
+use crate::run::{Run, Undo, UndoWork, Way, read, written};
 use crate::{StepError, Tries};
 
 const USUAL_BOUND: Duration = Duration::from_secs(300);
@@ -27,20 +29,80 @@ pub struct Start {
     pub fence: i64,
 }
 
-/// A step to configure; then [`run`](Self::run) it.
+/// A step to configure: say what undoes it, then [`run`](Step::run) it. A step that does not say it cannot run.
 #[derive(Debug)]
 #[must_use = "a step does nothing until it is run"]
-pub struct Step<'r> {
+pub struct Step<'r, U = Undeclared> {
     run: &'r mut Run,
     name: String,
     within: Duration,
     tries: Tries,
+    undo: U,
+}
+
+/// A step that has not said yet what undoes it.
+#[derive(Debug)]
+pub struct Undeclared;
+
+/// A step without an undo, as it said.
+#[derive(Debug)]
+pub struct NoUndo;
+
+/// A step with an undo, which wants the result of the work.
+pub struct WithUndo<T> {
+    work: UndoWork,
+    result: PhantomData<fn(T)>,
+}
+
+impl<T> fmt::Debug for WithUndo<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithUndo").finish_non_exhaustive()
+    }
+}
+
+impl Run {
+    /// A step with this name, which must be unique in the run.
+    pub fn step(&mut self, name: impl Into<String>) -> Step<'_> {
+        let tries = self.settings.tries;
+        Step { run: self, name: name.into(), within: USUAL_BOUND, tries, undo: Undeclared }
+    }
 }
 
 impl<'r> Step<'r> {
-    pub(crate) fn new(run: &'r mut Run, name: String) -> Self {
-        let tries = run.settings.tries;
-        Self { run, name, within: USUAL_BOUND, tries }
+    /// Declares the undo. It gets the result of the work, or `None` if the work did not return or its result
+    /// cannot be read.
+    pub fn undo<T, G>(
+        self,
+        undo: impl Fn(Option<T>, Unwinding) -> G + Send + Sync + 'static,
+    ) -> Step<'r, WithUndo<T>>
+    where
+        T: DeserializeOwned,
+        G: Future<Output = Result<(), StepError>> + Send + 'static,
+    {
+        let work: UndoWork = Box::new(move |output, why| {
+            let output = output.and_then(|output| serde_json::from_value(output).ok());
+            Box::pin(undo(output, why))
+        });
+        self.with(WithUndo { work, result: PhantomData })
+    }
+
+    /// Declares that there is nothing to undo: the step only looks, or the undo of an earlier step, such as the
+    /// one that created the sandbox, removes what it did.
+    pub fn nothing_to_undo(self) -> Step<'r, NoUndo> {
+        self.with(NoUndo)
+    }
+
+    /// Declares that what the step does stays when the run is undone, for people to find: a pushed branch, a
+    /// result on record.
+    pub fn stays(self) -> Step<'r, NoUndo> {
+        self.with(NoUndo)
+    }
+}
+
+impl<'r, U> Step<'r, U> {
+    fn with<V>(self, undo: V) -> Step<'r, V> {
+        let Self { run, name, within, tries, .. } = self;
+        Step { run, name, within, tries, undo }
     }
 
     /// How long one try may take; 5 minutes by default.
@@ -54,7 +116,37 @@ impl<'r> Step<'r> {
         self.tries = tries;
         self
     }
+}
 
+impl<T: Serialize + DeserializeOwned + Send> Step<'_, WithUndo<T>> {
+    /// Runs the work, unless its result is recorded; returns the result.
+    pub async fn run<F>(self, work: impl FnMut(Start) -> F + Send) -> Result<T, Stop>
+    where
+        F: Future<Output = Result<T, StepError>> + Send,
+    {
+        let Self { run, name, within, tries, undo } = self;
+        let position = run.enter(&name)?;
+        let known = run.steps.get(&name);
+        // Register it before the work begins: it may be dropped at any await.
+        let place = run.undos.len();
+        let undone =
+            known.is_some_and(|step| matches!(step.state, StepState::Undone | StepState::UndoFailed));
+        let to_undo = !undone && (run.way == Way::Forward || known.is_some());
+        if to_undo {
+            let output =
+                known.filter(|step| step.state == StepState::Done).and_then(|step| step.output.clone());
+            run.undos.push(Undo { name: name.clone(), output, within, work: undo.work });
+        }
+        let step = Step { run: &mut *run, name, within, tries, undo: NoUndo };
+        let done = step.perform(position, work).await?;
+        if to_undo && let Some(undo) = run.undos.get_mut(place) {
+            undo.output = serde_json::to_value(&done).ok();
+        }
+        Ok(done)
+    }
+}
+
+impl Step<'_, NoUndo> {
     /// Runs the work, unless its result is recorded; returns the result.
     pub async fn run<T, F>(self, work: impl FnMut(Start) -> F + Send) -> Result<T, Stop>
     where
@@ -65,52 +157,12 @@ impl<'r> Step<'r> {
         self.perform(position, work).await
     }
 
-    /// The same, with an undo. The undo gets the result of the work, or `None` if it did not return or its
-    /// result cannot be read.
-    pub async fn or_undo<T, F, G>(
-        self,
-        work: impl FnMut(Start) -> F + Send,
-        undo: impl Fn(Option<T>, Unwinding) -> G + Send + Sync + 'static,
-    ) -> Result<T, Stop>
-    where
-        T: Serialize + DeserializeOwned + Send,
-        F: Future<Output = Result<T, StepError>> + Send,
-        G: Future<Output = Result<(), StepError>> + Send + 'static,
-    {
-        let position = self.run.enter(&self.name)?;
-        let known = self.run.steps.get(&self.name);
-        // Register it before the work begins: it may be dropped at any await.
-        let place = self.run.undos.len();
-        let undone =
-            known.is_some_and(|step| matches!(step.state, StepState::Undone | StepState::UndoFailed));
-        let to_undo = !undone && (self.run.way == Way::Forward || known.is_some());
-        if to_undo {
-            self.run.undos.push(Undo {
-                name: self.name.clone(),
-                output: known
-                    .filter(|step| step.state == StepState::Done)
-                    .and_then(|step| step.output.clone()),
-                within: self.within,
-                work: Box::new(move |output, why| {
-                    let output = output.and_then(|output| serde_json::from_value(output).ok());
-                    Box::pin(undo(output, why))
-                }),
-            });
-        }
-        let Self { run, name, within, tries } = self;
-        let done = Step { run: &mut *run, name, within, tries }.perform(position, work).await?;
-        if to_undo && let Some(undo) = run.undos.get_mut(place) {
-            undo.output = serde_json::to_value(&done).ok();
-        }
-        Ok(done)
-    }
-
     async fn perform<T, F>(self, position: i64, mut work: impl FnMut(Start) -> F + Send) -> Result<T, Stop>
     where
         T: Serialize + DeserializeOwned + Send,
         F: Future<Output = Result<T, StepError>> + Send,
     {
-        let Self { run, name, within, tries } = self;
+        let Self { run, name, within, tries, undo: NoUndo } = self;
         if let Some(known) = run.steps.get(&name) {
             match known.state {
                 StepState::Done | StepState::Undone | StepState::UndoFailed if known.output.is_some() => {
@@ -142,9 +194,10 @@ impl<'r> Step<'r> {
             };
             let failures = u32::try_from(begun.failures).unwrap_or(u32::MAX).saturating_add(1);
             let last = !error.transient || failures >= tries.most;
+            let tried = if last { FailedTry::Last } else { FailedTry::Retried };
             let failure = error.failure();
             tracing::warn!("step {name} of run {} failed ({failures}): {error}", hold.run);
-            persist(&run.alive, || store.fail_step(hold, &name, &failure, last)).await?;
+            persist(&run.alive, || store.fail_step(hold, &name, &failure, tried)).await?;
             if last {
                 return Err(Stop(Why::Failed(RunFailure { step: Some(name), ..failure })));
             }
@@ -163,7 +216,7 @@ pub(crate) async fn attempt<T>(
         Ok(Err(panic)) => {
             let message = panic.downcast_ref::<&str>().copied().map(String::from);
             let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = message.unwrap_or_else(|| "for no stated reason".into());
+            let message = message.unwrap_or_else(|| "without a message".into());
             Err(StepError::fatal(StepCode::Panicked, format!("the step panicked: {message}")))
         }
         Err(_) => Err(StepError::transient(

@@ -139,7 +139,9 @@ fn unchecked(checked: &Checked, command: &str, branch: &str, pull_url: Option<&s
     };
     match pull_url {
         None => format!("`{command}` {how}: the work is on branch `{branch}`, without a pull request"),
-        Some(url) => format!("`{command}` {how}: the work is on branch `{branch}`, and {url} is as it was"),
+        Some(url) => {
+            format!("`{command}` {how}: the work is on branch `{branch}`, and {url} was not updated")
+        }
     }
 }
 
@@ -185,7 +187,8 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
     async fn execute(&self, run: &mut Run) -> Result<Value, Stop> {
         let asked: Asked = run.input()?;
         let (id, project) = (run.id(), run.project());
-        let brief: Brief = run.step("prepare").run(|_| self.prepare(id, project, &asked)).await?;
+        let brief: Brief =
+            run.step("prepare").nothing_to_undo().run(|_| self.prepare(id, project, &asked)).await?;
         let shop = &*self.workshop;
 
         let sandbox: SandboxId = {
@@ -208,11 +211,13 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 };
                 async move { workshop.finish(&brief, made, how).await }
             };
-            run.step("sandbox").within(LONG).or_undo(work, undo).await?
+            run.step("sandbox").within(LONG).undo(undo).run(work).await?
         };
-        let base: String = run.step("clone").within(LONG).run(|_| shop.clone(&brief, sandbox)).await?;
+        let base: String =
+            run.step("clone").nothing_to_undo().within(LONG).run(|_| shop.clone(&brief, sandbox)).await?;
         let branch: String = run
             .step("branch")
+            .nothing_to_undo()
             .run(|start: Start| {
                 let (brief, base) = (&brief, &base);
                 async move {
@@ -230,6 +235,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
         for number in 1..=MOST_TURNS {
             let turn: AgentTurn = run
                 .step(format!("agent-{number}"))
+                .nothing_to_undo()
                 .within(within)
                 .run(|start: Start| {
                     let (brief, turn) = (&brief, Turn { number, said: &heard.texts, before: &report });
@@ -250,7 +256,11 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 break;
             }
             let last = heard.last;
-            heard = run.step(format!("hear-{number}")).run(|_| self.hear(id, asked.task, last)).await?;
+            heard = run
+                .step(format!("hear-{number}"))
+                .nothing_to_undo()
+                .run(|_| self.hear(id, asked.task, last))
+                .await?;
             if heard.texts.is_empty() {
                 break;
             }
@@ -258,9 +268,13 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
 
         let checked: Option<Checked> = match &brief.check_command {
             None => None,
-            Some(command) => {
-                Some(run.step("check").within(LONG).run(|_| shop.check(&brief, sandbox, command)).await?)
-            }
+            Some(command) => Some(
+                run.step("check")
+                    .nothing_to_undo()
+                    .within(LONG)
+                    .run(|_| shop.check(&brief, sandbox, command))
+                    .await?,
+            ),
         };
         let failed = checked.as_ref().filter(|checked| !checked.passed);
         // A push to the branch of a pull request changes the pull request.
@@ -268,6 +282,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             failed.and(brief.pull_url.as_ref()).map(|_| format!("{branch}-attempt-{}", brief.attempt));
         let commit: Option<String> = run
             .step("commit")
+            .nothing_to_undo()
             .run(|start: Start| {
                 let (brief, branch, base) = (&brief, &branch, &base);
                 let is_aside = aside.is_some();
@@ -288,13 +303,14 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             Some(aside) => ("push-aside", aside),
             None => ("push", &branch),
         };
-        run.step(step).within(LONG).run(|_| shop.push(&brief, sandbox, onto, &commit)).await?;
+        run.step(step).stays().within(LONG).run(|_| shop.push(&brief, sandbox, onto, &commit)).await?;
         if let (Some(failed), Some(command)) = (failed, &brief.check_command) {
             let why = unchecked(failed, command, onto, brief.pull_url.as_deref());
             return Err(Stop::failed(StepCode::CheckFailed, why));
         }
         let pull: Pull = run
             .step("pull")
+            .stays()
             .run(|start: Start| {
                 let (brief, branch, commit) = (&brief, &branch, &commit);
                 let (checked, report) = (checked.as_ref(), &report);
@@ -309,7 +325,11 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 }
             })
             .await?;
-        run.step("finish").within(LONG).run(|_| shop.finish(&brief, Some(sandbox), Ending::Done)).await?;
+        run.step("finish")
+            .stays()
+            .within(LONG)
+            .run(|_| shop.finish(&brief, Some(sandbox), Ending::Done))
+            .await?;
         Ok(json!({ "branch": branch, "commit": commit, "pull": pull, "checked": checked }))
     }
 }

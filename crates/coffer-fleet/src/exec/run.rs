@@ -28,7 +28,7 @@ const KILLED_WITHIN: Duration = Duration::from_secs(5);
 /// Bounds agentd's list of processes.
 const LONGEST_LIST: usize = 16 << 20;
 
-/// A command to run, as words and never as a shell line.
+/// A command to run: a list of arguments, never a shell line.
 #[derive(Debug, Clone, Default)]
 pub struct Command {
     pub words: Vec<String>,
@@ -98,7 +98,10 @@ pub(super) async fn begin(
         let mut events = guest.start(command.user.as_deref(), &start, command.timeout).await?;
         match events.next().await? {
             Some(Event::Start(start)) => Ok((start.pid, events)),
-            _ => Err(GuestError::Refused { reason: Reason::Other, message: "it did not start".into() }),
+            _ => Err(GuestError::Refused {
+                reason: Reason::Other,
+                message: "the command did not start".into(),
+            }),
         }
     };
     let (announced, begun) = tokio::join!(output.announce(&record, announced), starting);
@@ -221,7 +224,7 @@ impl Run {
             Some(Event::End(end)) => Step::End(End::Exited(end)),
             Some(Event::Start(_) | Event::Keepalive(_)) => Step::Nothing,
             None => {
-                let message = "agentd did not report its end".to_string();
+                let message = "agentd did not report the end of the command".to_string();
                 return Err(GuestError::Refused { reason: Reason::Other, message });
             }
         })
@@ -238,7 +241,7 @@ impl Run {
             }
         };
         if tokio::time::timeout(KILLED_WITHIN, killed).await.is_err() {
-            tracing::warn!("process {} is still there after its end", self.pid);
+            tracing::warn!("process {} still exists after it was killed", self.pid);
         }
     }
 

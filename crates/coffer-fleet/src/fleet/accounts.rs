@@ -1,9 +1,10 @@
 //! Metrics, spans and usage of sandboxes, and enforcement of budgets.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use coffer_core::{DestroyReason, Kept, SandboxState};
+use coffer_core::{DestroyReason, Kept, Millis, SandboxState};
 use coffer_engine::{EngineError, NodeInfo};
 use coffer_store::{BudgetAction, SandboxRow, StoreError};
 use tokio::time::MissedTickBehavior;
@@ -14,6 +15,9 @@ use crate::usage::Stop;
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
 use coffer_telemetry::{Active, Whose};
+
+/// Uses that are this close count as the same in the records.
+const SAME_USE_MS: Millis = 1000;
 
 impl Record {
     /// The owner of spans about it.
@@ -94,7 +98,30 @@ impl Fleet {
     pub async fn settle_accounts(self: &Arc<Self>) -> Result<(), StoreError> {
         let cost = self.usage.read().await?;
         self.telemetry.metrics.cost(&self.usage.settings().currency, cost);
+        self.record_use().await?;
         self.heed_budgets().await
+    }
+
+    /// Records when sandboxes were last used, for the next server.
+    async fn record_use(&self) -> Result<(), StoreError> {
+        let mut used = Vec::new();
+        let mut records = Vec::new();
+        for record in self.everyone() {
+            let at_ms = record.last_used_ms();
+            // The date of the same use may differ a little each time: the wall clock is adjusted.
+            if at_ms > record.used_on_record.load(Ordering::Relaxed).saturating_add(SAME_USE_MS) {
+                used.push((record.id, at_ms));
+                records.push((record, at_ms));
+            }
+        }
+        if used.is_empty() {
+            return Ok(());
+        }
+        self.store.record_use(&self.store.operator(), used).await?;
+        for (record, at_ms) in records {
+            record.used_on_record.fetch_max(at_ms, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Checks budgets now, as after a change to one.

@@ -7,18 +7,19 @@ use std::time::Duration;
 
 use coffer_core::network::NetworkSettings;
 use coffer_core::{
-    AgentId, Cause, Fault, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxState, SizeWish,
-    StateName, TemplateRef, chain,
+    AgentId, Cause, Fault, Lifetime, Limits, Millis, OnTimeout, ProjectId, SandboxId, SandboxPurpose,
+    SandboxState, SizeWish, StateName, TaskId, TemplateId, TemplateRef, chain,
 };
-use coffer_engine::{CreateSandbox, EngineError};
+use coffer_engine::{CreateSandbox, EngineError, NodeMount};
 use coffer_store::{
     Asking, Bounds, Changes, Idempotency, Inserted, NewSandbox, Origin, Placement, ProjectScope, SandboxRow,
-    Secret,
+    Secret, VolumeMount,
 };
 use coffer_wire::agentd::ENVD_VERSION;
 
 use super::ledger::{self, stored};
 use super::record::{Claim, Ending};
+use super::volumes::MountWish;
 use super::{Fleet, FleetError, Record, Step};
 use coffer_core::clock::now_ms;
 use coffer_guest as agent;
@@ -39,6 +40,8 @@ const CREATE_AGAIN: [Duration; 2] = [Duration::ZERO, Duration::from_secs(1)];
 pub struct CreateSpec {
     /// The agent that will own it, one of the caller's project.
     pub agent: Option<AgentId>,
+    /// The task that it is for, one of the caller's project.
+    pub task: Option<TaskId>,
     pub template: TemplateRef,
     pub metadata: BTreeMap<String, String>,
     pub env_vars: BTreeMap<String, String>,
@@ -58,6 +61,9 @@ pub struct CreateSpec {
     pub base: Option<Base>,
     /// Whether to continue a snapshot's processes; by default if it has them.
     pub memory: Option<bool>,
+    pub purpose: SandboxPurpose,
+    /// Volumes to mount.
+    pub volumes: Vec<MountWish>,
     /// The request's idempotency key and a digest of the request.
     pub idempotency: Option<(String, String)>,
 }
@@ -76,6 +82,8 @@ pub struct Base {
     pub limits: Limits,
     /// Variables that its processes got from secrets.
     pub secrets: BTreeMap<String, String>,
+    /// The template whose use this is.
+    pub spawns: Option<TemplateId>,
 }
 
 impl Fleet {
@@ -107,11 +115,13 @@ impl Fleet {
         self.usage.admits(scope.project(), None)?;
         let place = self.host_calls.take(scope.project()).await?;
         let template = self.settle(&scope, &mut spec).await?;
-        let limits = spec.size.over(spec.base.as_ref().map_or(self.limits, |base| base.limits));
+        let volumes = self.find_volumes(&scope, &spec.volumes).await?;
+        boot_with_volumes(&mut spec)?;
+        let limits = self.limits_for(&spec)?;
         self.expect_room(scope.project(), &limits, Asking::ToBegin).await?;
         self.check_secrets(scope.project(), &spec.secrets).await?;
         let (reach, told) = self.reach_of(scope.project(), spec.network.policy.clone()).await?;
-        let new = self.plan(&spec, &template, limits);
+        let new = NewSandbox { volumes, ..self.plan(&spec, &template, limits) };
         let record = Arc::new(Record::new(creating(&new, scope.project(), self.store.installation())));
         record.told.store(told, Ordering::Relaxed);
         self.lead_as_source(&record);
@@ -128,6 +138,7 @@ impl Fleet {
             let metrics = &fleet.telemetry.metrics;
             metrics.spawned(&template);
             let name = template.clone();
+            let spawns = spec.base.as_ref().and_then(|base| base.spawns);
             let order = CreateSandbox {
                 sandbox: id,
                 template,
@@ -136,6 +147,7 @@ impl Fleet {
                 network: reach,
                 snapshot: new.origin.map(|origin| origin.snapshot),
                 memory: spec.base.is_some_and(|base| base.memory),
+                volumes: new.volumes.iter().map(node_mount).collect(),
             };
             let made = fleet.make(scope, new, order, spec.idempotency, claim).await;
             match &made {
@@ -143,6 +155,9 @@ impl Fleet {
                     metrics.created(&name, begun.elapsed());
                     fleet.sample_soon.notify_one();
                     tracing::info!(sandbox.id = %id, "sandbox {id} created");
+                    if let Some(template) = spawns {
+                        fleet.count_spawn(template);
+                    }
                 }
                 Ok(_) => {}
                 Err(error) => {
@@ -156,14 +171,20 @@ impl Fleet {
     }
 
     /// Resolves the template or snapshot of the request, and returns the engine's name for the template.
-    /// Templates are known here; only unknown names are looked up among the snapshots.
+    /// Templates of the host are known here; other names are looked up among the project's templates, then
+    /// among its snapshots.
     async fn settle(&self, scope: &ProjectScope, spec: &mut CreateSpec) -> Result<String, FleetError> {
         if spec.base.is_none() {
             match self.resolve(&spec.template).await {
                 Err(FleetError::UnknownTemplate(name)) => {
-                    let found = self.snapshot_called(scope, &spec.template).await?;
-                    let row = found.ok_or(FleetError::UnknownTemplate(name))?;
-                    spec.base = Some(self.base_of(&row, spec.memory)?);
+                    spec.base = match self.template_called(scope, &spec.template, spec.memory).await? {
+                        Some(template) => Some(template),
+                        None => {
+                            let found = self.snapshot_called(scope, &spec.template).await?;
+                            let row = found.ok_or(FleetError::UnknownTemplate(name))?;
+                            Some(self.base_of(&row, spec.memory)?)
+                        }
+                    };
                 }
                 known => return known,
             }
@@ -192,6 +213,7 @@ impl Fleet {
         NewSandbox {
             id: SandboxId::generate(),
             agent: spec.agent,
+            task: spec.task,
             template: spec.template.to_string(),
             template_id: base.map_or_else(|| template.to_string(), |base| base.template_id.clone()),
             alias: base.map_or_else(|| Some(template.to_string()), |base| base.alias.clone()),
@@ -215,7 +237,19 @@ impl Fleet {
             created_ms: now,
             bounds: spec.bounds,
             origin: base.map(|base| base.origin),
+            purpose: spec.purpose,
+            volumes: Vec::new(),
         }
+    }
+
+    /// Counts a use of a template, without delaying the answer.
+    fn count_spawn(&self, template: TemplateId) {
+        let store = self.store.clone();
+        self.steps.spawn(async move {
+            if let Err(error) = store.count_spawn(template).await {
+                tracing::warn!("could not count a use of template {template}: {error}");
+            }
+        });
     }
 
     /// Gives a fork access to its source's repositories from the start.
@@ -281,6 +315,14 @@ impl Fleet {
                 }
                 return Err(self.over_quota(scope.project(), over));
             }
+            Ok(Inserted::VolumeGone) => {
+                if up.is_some() {
+                    self.destroy_quietly(new.id).await;
+                }
+                self.forget(new.id);
+                let names: Vec<_> = new.volumes.iter().map(|mount| mount.name.to_string()).collect();
+                return Err(FleetError::NoVolume(names.join(", ")));
+            }
             Ok(Inserted::KeyReusedDifferently) => {
                 self.forget(new.id);
                 return Err(FleetError::KeyReused);
@@ -339,6 +381,10 @@ impl Fleet {
         let placement = self.engine.create(order).await.map_err(|error| match error {
             EngineError::UnknownTemplate(_) | EngineError::UnknownSnapshot => {
                 FleetError::UnknownTemplate(record.row().template)
+            }
+            EngineError::UnknownVolume => {
+                let names: Vec<_> = record.row().volumes.iter().map(|mount| mount.name.to_string()).collect();
+                FleetError::NoVolume(names.join(", "))
             }
             // An engine that died during the first attempt had created it, and the sandbox has died since.
             EngineError::WrongState(_) => FleetError::DiedEarly,
@@ -412,7 +458,7 @@ impl Fleet {
         }
     }
 
-    /// Waits until everything that clients were told is recorded, so that a list includes it.
+    /// Waits until every answered change is recorded, so that a list includes it.
     pub async fn recorded(&self) {
         drop(self.recording.write().await);
     }
@@ -447,6 +493,7 @@ pub(super) fn creating(new: &NewSandbox, project: ProjectId, installation: Optio
         id: new.id,
         project,
         agent: new.agent,
+        task: new.task,
         state: SandboxState::Creating,
         placement: None,
         template: new.template,
@@ -468,15 +515,38 @@ pub(super) fn creating(new: &NewSandbox, project: ProjectId, installation: Optio
         envd_version: new.envd_version,
         created_ms: new.created_ms,
         ended_ms: None,
+        last_used_ms: None,
         bounds: new.bounds,
         lease_until_ms: None,
         installation,
         origin: new.origin,
+        purpose: new.purpose,
+        volumes: new.volumes,
     }
 }
 
+/// Processes that were saved without a volume cannot continue with one: the sandbox boots, unless its request
+/// asks for the processes.
+fn boot_with_volumes(spec: &mut CreateSpec) -> Result<(), FleetError> {
+    if spec.volumes.is_empty() {
+        return Ok(());
+    }
+    if spec.memory == Some(true) {
+        let why = "a sandbox with volumes does not continue saved processes".to_string();
+        return Err(FleetError::NoMemory(why));
+    }
+    if let Some(base) = &mut spec.base {
+        base.memory = false;
+    }
+    Ok(())
+}
+
+fn node_mount(mount: &VolumeMount) -> NodeMount {
+    NodeMount { volume: mount.volume, path: mount.path.clone(), read_only: mount.read_only }
+}
+
 /// 48 letters and digits, about 285 random bits.
-fn token() -> Secret {
+pub(super) fn token() -> Secret {
     use rand::distr::{Alphanumeric, SampleString};
     Secret::new(Alphanumeric.sample_string(&mut rand::rng(), 48))
 }

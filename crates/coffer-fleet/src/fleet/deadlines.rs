@@ -171,6 +171,7 @@ mod tests {
         let new = NewSandbox {
             id: SandboxId::generate(),
             agent: None,
+            task: None,
             template: "base".into(),
             template_id: "base".into(),
             alias: None,
@@ -194,6 +195,8 @@ mod tests {
             created_ms: now,
             bounds: Bounds { lease_s: Some(60), ..Bounds::default() },
             origin: None,
+            purpose: coffer_core::SandboxPurpose::Use,
+            volumes: Vec::new(),
         };
         Record::new(super::super::create::creating(&new, ProjectId::generate(), None))
     }

@@ -1,9 +1,10 @@
 //! Why a step of the fleet failed, and its refusal for the caller.
 
-use coffer_core::{Code, Refusal, Refused, SnapshotId, StateName};
+use coffer_core::{BadSize, Code, Refusal, Refused, SandboxId, SnapshotId, StateName, VolumeId};
 use coffer_engine::EngineError;
 use coffer_guest::AgentError;
 use coffer_store::{ChangeError, OverQuota, StoreError};
+use serde_json::json;
 
 use super::record::{Busy, Step};
 use super::secrets::SecretUse;
@@ -12,17 +13,17 @@ use crate::usage::Exhausted;
 /// Why a sandbox was not created, changed or found.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    #[error("there is no such sandbox")]
+    #[error("sandbox not found")]
     NotFound,
     #[error(transparent)]
     Busy(#[from] Busy),
     #[error(transparent)]
     Refused(#[from] Refused),
-    #[error("there is no template `{0}`")]
+    #[error("template `{0}` not found")]
     UnknownTemplate(String),
-    #[error("the sandbox was destroyed while it was being made")]
+    #[error("the sandbox was destroyed while it was being created")]
     EndedEarly,
-    #[error("the sandbox died while it was being made")]
+    #[error("the sandbox died while it was being created")]
     DiedEarly,
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
@@ -30,9 +31,9 @@ pub enum FleetError {
     KeyReused,
     #[error("the first request with this idempotency key failed")]
     FirstFailed,
-    #[error("the first request with this idempotency key is still under way")]
+    #[error("the first request with this idempotency key is still in progress")]
     FirstUnderWay,
-    #[error("the sandbox's agent does not answer")]
+    #[error("the sandbox's agentd does not answer")]
     GuestUnresponsive(#[source] AgentError),
     #[error("the sandbox did not become ready")]
     NotReady(#[source] AgentError),
@@ -42,13 +43,29 @@ pub enum FleetError {
     Store(#[from] StoreError),
     #[error("{0}")]
     OverQuota(OverQuota),
+    #[error(transparent)]
+    Size(#[from] BadSize),
+    #[error(
+        "{field} is {asked}, but the processes of the snapshot were saved with {saved} and need the same"
+    )]
+    SizeOfProcesses { field: &'static str, asked: u64, saved: u64 },
     #[error("there is no snapshot `{0}`")]
     NoSnapshot(String),
     #[error("snapshot {0} is on the host of installation '{1}', not on this one")]
     SnapshotElsewhere(SnapshotId, String),
-    #[error("its memory cannot be kept: {0}")]
+    #[error("volume `{0}` not found")]
+    NoVolume(String),
+    #[error("volume {0} is on the host of installation '{1}', not on this one")]
+    VolumeElsewhere(VolumeId, String),
+    #[error("there is a volume '{0}' already")]
+    VolumeNameTaken(String),
+    #[error("the volume is mounted by sandbox {}", named(.0))]
+    VolumeMounted(Vec<SandboxId>),
+    #[error("too many volumes are being read or written at the moment")]
+    KeepersBusy,
+    #[error("its memory cannot be saved: {0}")]
     NoMemory(String),
-    #[error("its processes hold the secrets {0}, which were not granted to what comes from it")]
+    #[error("its processes hold the secrets {0}, which the request does not pass on")]
     HoldsSecrets(String),
     #[error(transparent)]
     Secret(#[from] SecretUse),
@@ -56,8 +73,12 @@ pub enum FleetError {
     Raced,
     #[error(transparent)]
     Full(#[from] coffer_shares::Full),
-    #[error("a step of the server's own broke")]
+    #[error("internal error")]
     Broken,
+}
+
+fn named(sandboxes: &[SandboxId]) -> String {
+    sandboxes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl From<ChangeError> for FleetError {
@@ -85,6 +106,7 @@ impl FleetError {
             | Self::NotReady(_)
             | Self::Raced
             | Self::Full(_)
+            | Self::KeepersBusy
             | Self::Broken => true,
             Self::Refused(refused) => matches!(refused.state, StateName::Running | StateName::Paused),
             Self::Engine(error) => error.is_transient(),
@@ -94,8 +116,14 @@ impl FleetError {
             | Self::Exhausted(_)
             | Self::KeyReused
             | Self::OverQuota(_)
+            | Self::Size(_)
+            | Self::SizeOfProcesses { .. }
             | Self::NoSnapshot(_)
             | Self::SnapshotElsewhere(..)
+            | Self::NoVolume(_)
+            | Self::VolumeElsewhere(..)
+            | Self::VolumeNameTaken(_)
+            | Self::VolumeMounted(_)
             | Self::NoMemory(_)
             | Self::HoldsSecrets(_)
             | Self::Secret(_) => false,
@@ -128,13 +156,31 @@ impl FleetError {
             }
             Self::Secret(_) => Refusal::new(Code::Invalid, message),
             Self::OverQuota(over) => over.into(),
+            Self::Size(BadSize { field, value, least, most }) => Refusal::new(Code::Invalid, message)
+                .details(json!({"field": field, "value": value, "least": least, "most": most}))
+                .hint("GET /api/v1/host shows the largest sandbox that this host can have"),
+            Self::SizeOfProcesses { .. } => Refusal::new(Code::Invalid, message)
+                .hint("set `memory` to false to start from the snapshot's files alone"),
             Self::Full(full) => (*full).into(),
             Self::NoSnapshot(name) => {
                 let name: String = name.chars().take(200).collect();
                 Refusal::new(Code::NotFound, format!("snapshot '{name}' not found"))
                     .hint("GET /api/v1/snapshots lists the existing ones")
             }
-            Self::SnapshotElsewhere(..) => {
+            Self::NoVolume(name) => {
+                let name: String = name.chars().take(200).collect();
+                Refusal::new(Code::NotFound, format!("volume '{name}' not found"))
+                    .hint("GET /api/v1/volumes lists the existing ones")
+            }
+            Self::VolumeNameTaken(_) => Refusal::conflict(message),
+            Self::VolumeMounted(users) => {
+                let users: Vec<_> = users.iter().map(ToString::to_string).collect();
+                Refusal::conflict(message)
+                    .hint("destroy the sandboxes that mount it first")
+                    .details(serde_json::json!({ "sandboxes": users }))
+            }
+            Self::KeepersBusy => Refusal::new(Code::Unavailable, message).retry_after(1),
+            Self::SnapshotElsewhere(..) | Self::VolumeElsewhere(..) => {
                 Refusal::new(Code::OtherInstallation, message).hint("ask the server of that installation")
             }
             Self::NoMemory(_) => Refusal::new(Code::NotSupported, message)

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use coffer_core::event::{Event, SandboxForked};
-use coffer_core::{Limits, Millis, SizeWish, SnapshotId, TemplateRef};
+use coffer_core::{Limits, Memory, Millis, SandboxPurpose, SizeWish, SnapshotId, TaskId, TemplateRef};
 use coffer_store::{Bounds, Idempotency, Inserted, Origin, ProjectScope, SandboxRow};
 use futures_util::{StreamExt as _, stream};
 
 use super::create::{Base, CreateSpec};
 use super::snapshots::{Captured, MemoryWish, Processes, engine_template, must_run};
+use super::volumes::MountWish;
 use super::{Fleet, FleetError, Record};
 use coffer_core::chain;
 use coffer_core::clock::now_ms;
@@ -28,6 +29,8 @@ pub struct ForkSpec {
     pub count: u32,
     pub timeout_ms: Millis,
     pub wish: MemoryWish,
+    /// The task that the forks are for, instead of the source's.
+    pub task: Option<TaskId>,
     /// The idle timeout of a fork, if it differs from the source's.
     pub idle_s: Option<i64>,
     /// The size of each fork by position, instead of the source's; forks beyond the list have the source's.
@@ -42,8 +45,9 @@ pub struct ForkSpec {
 }
 
 impl ForkSpec {
-    fn size(&self, at: u32, memory: bool) -> SizeWish {
-        let wish = usize::try_from(at).ok().and_then(|at| self.sizes.get(at)).filter(|_| !memory);
+    fn size(&self, at: u32, memory: Memory) -> SizeWish {
+        let wish =
+            usize::try_from(at).ok().and_then(|at| self.sizes.get(at)).filter(|_| memory == Memory::Without);
         wish.copied().unwrap_or_default()
     }
 }
@@ -82,7 +86,7 @@ impl Fleet {
             let wanted = fleet.wanted_memory(&source, spec.wish)?;
             fleet.usage.admits(source.project, None)?;
             let project = source.project;
-            let size = |at| spec.size(at, wanted == Processes::Taken).over(source.limits);
+            let size = |at| spec.size(at, Memory::from(wanted == Processes::Taken)).over(source.limits);
             let all: Vec<Limits> = (0..spec.count).map(size).collect();
             let over = fleet.store.fork_refusal(&scope, project, &all).await?;
             if let Some(over) = over {
@@ -107,7 +111,7 @@ impl Fleet {
                     return Err(error);
                 }
             };
-            let children = fleet.bear(scope, &source, &spec, child, snapshot, info.memory).await;
+            let children = fleet.bear(scope, &source, &spec, child, snapshot, info.memory.into()).await;
             fleet.release_snapshot(snapshot, source.id).await;
             let forked = Forked { children, memory: info.memory, note };
             fleet.tell_of_fork(&source, snapshot, &forked, info.paused_us).await;
@@ -129,13 +133,14 @@ impl Fleet {
         spec: &ForkSpec,
         child: CreateSpec,
         snapshot: SnapshotId,
-        memory: bool,
+        memory: Memory,
     ) -> Vec<Result<SandboxRow, FleetError>> {
         let made = (0..spec.count).map(|at| {
             let position = i64::from(at) + 1;
             let base = Base {
+                spawns: None,
                 origin: Origin { parent: source.id, snapshot, fork_position: Some(position) },
-                memory,
+                memory: memory.into(),
                 template: engine_template(source),
                 template_id: source.template_id.clone(),
                 alias: source.alias.clone(),
@@ -167,7 +172,7 @@ impl Fleet {
             children.push(match found {
                 Inserted::Existing(row) => self.await_twin(*row).await,
                 Inserted::KeyReusedDifferently => return Err(FleetError::KeyReused),
-                Inserted::New | Inserted::OverQuota(_) => Err(FleetError::FirstFailed),
+                Inserted::New | Inserted::OverQuota(_) | Inserted::VolumeGone => Err(FleetError::FirstFailed),
             });
         }
         // If none was created, a retry is a new attempt.
@@ -192,7 +197,7 @@ impl Fleet {
         Ok(match row.and_then(|row| row.event()) {
             Some(Event::SandboxForked(forked)) => (forked.memory, forked.note),
             // The server that created them was killed, or has not finished yet.
-            _ => (false, Some("whether they have processes is not on record yet".into())),
+            _ => (false, Some("the outcome of the fork has not been recorded yet".into())),
         })
     }
 
@@ -219,8 +224,8 @@ fn key_of(spec: &ForkSpec, position: i64) -> Option<(String, String)> {
     Some((format!("fork/{position}/{key}"), fingerprint.clone()))
 }
 
-/// What every fork has from its source. Its tokens are new, and it has only the granted secrets of the
-/// project: by name, or all that the source has.
+/// The spec that every fork gets from its source. Its tokens are new, and it has only the granted secrets of
+/// the project: by name, or all that the source has.
 fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetError> {
     let mut source = source.clone();
     let mut secrets = spec.secrets.clone();
@@ -238,6 +243,7 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
     let template = source.template.parse::<TemplateRef>().map_err(|_| FleetError::Broken)?;
     Ok(CreateSpec {
         agent: source.agent,
+        task: spec.task.or(source.task),
         template,
         metadata,
         env_vars,
@@ -253,6 +259,8 @@ fn child_of(source: &SandboxRow, spec: &ForkSpec) -> Result<CreateSpec, FleetErr
         size: SizeWish::default(),
         base: None,
         memory: None,
+        purpose: SandboxPurpose::Use,
+        volumes: source.volumes.into_iter().map(MountWish::from).collect(),
         idempotency: None,
     })
 }

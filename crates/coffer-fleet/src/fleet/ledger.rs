@@ -29,6 +29,7 @@ impl Fleet {
     ) -> Result<(), FleetError> {
         let before = claim.record.live().row.state.clone();
         let after = before.clone().after(cause)?;
+        let changes = Changes { last_used_ms: Some(claim.record.last_used_ms()), ..changes };
         let row = self
             .store
             .transition(&self.store.operator(), claim.record.id, before.name(), after, reason, changes)
@@ -69,6 +70,7 @@ pub(super) fn stored(placement: coffer_engine::Placement) -> Placement {
             default_user: template.default_user,
             default_workdir: template.default_workdir,
             env: template.env,
+            start: template.start,
         },
     }
 }

@@ -14,6 +14,7 @@ mod error;
 mod fork;
 mod gate;
 mod health;
+mod keepers;
 mod ledger;
 mod metrics;
 mod orphans;
@@ -28,8 +29,9 @@ mod samples;
 mod secrets;
 mod settings;
 mod snapshots;
+mod volumes;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -47,7 +49,8 @@ pub use create::CreateSpec;
 pub use end::describe;
 pub use error::FleetError;
 pub use fork::{ForkSpec, Forked};
-pub use pause::Connected;
+pub use keepers::OpenVolume;
+pub use pause::{Connected, IfSilent};
 pub use record::{Busy, Record, Step};
 pub use secrets::{SecretUse, variables as secret_variables};
 use secrets::{explain_missing, patterns_of};
@@ -57,6 +60,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
+pub use volumes::MountWish;
 
 use crate::audit::AuditLog;
 use crate::output::Output;
@@ -67,7 +71,7 @@ use coffer_telemetry as telemetry;
 use coffer_telemetry::Telemetry;
 
 /// The default template.
-const DEFAULT_TEMPLATE: &str = "base";
+pub const DEFAULT_TEMPLATE: &str = "base";
 
 /// How long a list of templates is cached.
 const TEMPLATES_FRESH: Duration = Duration::from_secs(2);
@@ -78,6 +82,8 @@ pub struct Fleet {
     engine: Arc<dyn Engine>,
     policy: LifetimePolicy,
     limits: Limits,
+    /// Variables of every sandbox, unless its template or its creator sets them.
+    environment: BTreeMap<String, String>,
     records: RwLock<HashMap<SandboxId, Arc<Record>>>,
     /// Steps in progress; a stop waits for them.
     steps: TaskTracker,
@@ -106,6 +112,9 @@ pub struct Fleet {
     full: quota::Full,
     /// Snapshots that are being created, used or deleted.
     at_work: snapshots::AtWork,
+    /// Volumes that are being created or deleted.
+    volumes_changing: volumes::Changing,
+    keepers: keepers::Keepers,
     /// Why the host cannot save memory, as it last reported.
     lacks_memory: Mutex<Option<String>>,
     pub found: Found,
@@ -140,6 +149,8 @@ pub struct Books {
     pub output: Arc<Output>,
     pub audit: AuditLog,
     pub pools: PoolSettings,
+    /// Variables of every sandbox, unless its template or its creator sets them.
+    pub environment: BTreeMap<String, String>,
 }
 
 impl Fleet {
@@ -149,7 +160,7 @@ impl Fleet {
         engine: Arc<dyn Engine>,
         policy: LifetimePolicy,
         limits: Limits,
-        Books { telemetry, usage, output, audit, pools }: Books,
+        Books { telemetry, usage, output, audit, pools, environment }: Books,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, FleetError> {
         let fleet = Arc::new(Self {
@@ -157,6 +168,7 @@ impl Fleet {
             engine,
             policy,
             limits,
+            environment,
             records: RwLock::default(),
             steps: TaskTracker::new(),
             background: pools.shares(pool::BACKGROUND_STEPS),
@@ -175,6 +187,8 @@ impl Fleet {
             gates: Notify::new(),
             full: quota::Full::default(),
             at_work: snapshots::AtWork::default(),
+            volumes_changing: volumes::Changing::default(),
+            keepers: keepers::Keepers::default(),
             lacks_memory: Mutex::default(),
             found: Found::default(),
         });
@@ -196,6 +210,7 @@ impl Fleet {
         fleet.steps.spawn(fleet.clone().heed(notices, stop.clone()));
         fleet.steps.spawn(fleet.clone().keep_deadlines(stop.clone()));
         fleet.steps.spawn(fleet.clone().keep_checking(stop.clone()));
+        fleet.steps.spawn(fleet.clone().keep_keepers(stop.clone()));
         fleet.steps.spawn(fleet.clone().keep_sampling(stop));
         Ok(fleet)
     }

@@ -28,20 +28,27 @@ pub enum Connected {
     Resumed(SandboxRow),
 }
 
+/// What a pause does with a sandbox whose agentd does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfSilent {
+    Pause,
+    Refuse,
+}
+
 impl Fleet {
-    /// Pauses a running sandbox. With `healthy_guest`, a sandbox that does not answer is not paused.
+    /// Pauses a running sandbox.
     pub async fn pause(
         self: &Arc<Self>,
         record: Arc<Record>,
         kept: Kept,
-        healthy_guest: bool,
+        silent: IfSilent,
     ) -> Result<(), FleetError> {
         let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(Step::Pause).await?;
         let fleet = self.clone();
         self.carry_through(async move {
             let _place = place;
-            let asked = record.live().socket().filter(|_| healthy_guest);
+            let asked = record.live().socket().filter(|_| silent == IfSilent::Refuse);
             if let Some(socket) = asked {
                 coffer_guest::health(&socket, WAKE_PATIENCE).await.map_err(FleetError::GuestUnresponsive)?;
             }
@@ -114,7 +121,7 @@ impl Fleet {
             }
         };
         self.engine.freeze(record.id).await?;
-        Ok(format!("; its memory stays in that of the host: {why}"))
+        Ok(format!("; its memory stays in the host's memory: {why}"))
     }
 
     /// Resumes a paused sandbox; a running one is refused.

@@ -1,11 +1,11 @@
 //! Reconciles the engine with the store.
 //!
 //! The store has the wanted state, the engine the actual one. Both are compared at the start, whenever the
-//! engine was away, and regularly:
+//! engine was unreachable, and regularly:
 //!
 //! | on record | engine | then |
 //! |---|---|---|
-//! | creating (and no step in progress) | running and initialised | `running`: its owner may have been told |
+//! | creating (and no step in progress) | running and initialised | `running`: its owner may have got the answer |
 //! | creating (and no step in progress) | anything else but dead | destroyed, `error` |
 //! | running, paused | nothing | `error`: lost |
 //! | any | dead | `error` with its cause, destroyed |
@@ -91,7 +91,7 @@ impl Fleet {
         while repairs.join_next().await.is_some() {}
         for id in listed.into_keys() {
             // Skip sandboxes that were registered since the list was requested.
-            if self.any(id).is_none() {
+            if self.any(id).is_none() && !self.keepers.has(id) {
                 tracing::warn!(sandbox.id = %id, "the engine has sandbox {id}, which should not exist: destroying it");
                 self.destroy_quietly(id).await;
                 self.record_orphan(id, &["a whole sandbox".into()]).await;
@@ -99,6 +99,7 @@ impl Fleet {
         }
         self.hear_of_engine().await;
         self.reconcile_snapshots().await?;
+        self.reconcile_volumes().await?;
         self.end_forgotten_rows().await
     }
 
@@ -134,7 +135,7 @@ impl Fleet {
         let Some(status) = status else {
             let fault = match state {
                 SandboxState::Creating => {
-                    Fault::CreateFailed { message: "the server stopped meanwhile".into() }
+                    Fault::CreateFailed { message: "the server was stopped before it finished".into() }
                 }
                 _ => Fault::Lost,
             };
@@ -142,7 +143,7 @@ impl Fleet {
             return self.doom(&record, fault);
         };
         let repaired = match (&state, &status.run) {
-            // Includes one whose create was not recorded as done: its owner may have been told.
+            // Includes one whose create was not recorded as done: its owner may have got the answer.
             (_, RunState::Dead { cause }) => return self.doom(&record, fault_of(cause)),
             (SandboxState::Creating, RunState::Running) if was_named(&record, &status).await => {
                 let placement = Some(super::ledger::stored(status.placement.clone()));
@@ -151,7 +152,7 @@ impl Fleet {
                 begun
             }
             (SandboxState::Creating, _) => {
-                let message = "the server stopped meanwhile".to_string();
+                let message = "the server was stopped before it finished".to_string();
                 return self.doom(&record, Fault::CreateFailed { message });
             }
             (SandboxState::Running, RunState::Running)
@@ -230,7 +231,7 @@ impl Fleet {
     }
 }
 
-/// Whether the agentd of a sandbox was initialised, which is the last step before its owner is told.
+/// Whether the agentd of a sandbox was initialised, which is the last step before its owner gets the answer.
 async fn was_named(record: &Record, status: &SandboxStatus) -> bool {
     let row = record.row();
     let token = row.access_token.as_ref().map(coffer_store::Secret::reveal);

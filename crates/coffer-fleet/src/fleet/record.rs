@@ -6,12 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use coffer_core::sync::Mutex;
-use coffer_core::{AgentId, DestroyReason, Fault, Kept, Millis, ProjectId, SandboxId, SandboxState};
+use coffer_core::{
+    AgentId, DestroyReason, Fault, Kept, Millis, ProjectId, SandboxId, SandboxPurpose, SandboxState,
+};
 use coffer_store::SandboxRow;
 use coffer_wire::agentd::Init;
 use tokio::sync::watch;
@@ -89,6 +91,8 @@ pub struct Record {
     pub hidden: Hidden,
     /// The version of the project's secrets that the engine has for it; 0 for none.
     pub told: AtomicU64,
+    /// Its last use on record, as a date; 0 for none.
+    pub used_on_record: AtomicI64,
     /// The repositories that it reaches through the gate.
     pub git: GitGate,
     /// Counts released claims, for tasks that wait.
@@ -148,6 +152,7 @@ impl Record {
             follow: Follow::default(),
             hidden: Hidden::default(),
             told: AtomicU64::new(0),
+            used_on_record: AtomicI64::new(row.last_used_ms.unwrap_or(0)),
             git: GitGate::default(),
             changed: watch::Sender::new(0),
             doomed: CancellationToken::new(),
@@ -182,6 +187,15 @@ impl Record {
 
     pub fn row(&self) -> SandboxRow {
         self.live().row.clone()
+    }
+
+    /// When it was last used. Idle time counts from the start of this server at the earliest, because no client
+    /// can use a sandbox without one; the last use may be before that.
+    pub fn last_used_ms(&self) -> Millis {
+        match self.used_on_record.load(Ordering::Relaxed) {
+            before if before > 0 && !self.activity.is_noted() => before,
+            _ => now_ms().saturating_sub(self.activity.idle_ms()),
+        }
     }
 
     /// Claims the sandbox for one step, waiting only for short steps; another step in progress, or a
@@ -267,12 +281,12 @@ impl Record {
         Claim { record: self.clone() }
     }
 
-    /// The message that initialises its agentd.
-    pub fn init(&self) -> Init {
+    /// The message that initialises its agentd; `environment` is that of every sandbox.
+    pub fn init(&self, environment: &BTreeMap<String, String>) -> Init {
         let live = self.live();
         let row = &live.row;
         let template = row.placement.as_ref().map(|placement| &placement.template);
-        let mut env_vars: BTreeMap<String, String> = BTreeMap::new();
+        let mut env_vars = environment.clone();
         env_vars.extend(template.map(|template| template.env.clone()).unwrap_or_default());
         env_vars.extend(row.env_vars.clone());
         env_vars.insert("E2B_SANDBOX".into(), "true".into());
@@ -283,6 +297,9 @@ impl Record {
             access_token: row.access_token.as_ref().map(|token| token.reveal().to_string()),
             default_user: template.map(|template| template.default_user.clone()),
             default_workdir: template.and_then(|template| template.default_workdir.clone()),
+            start: template
+                .filter(|_| row.purpose == SandboxPurpose::Use)
+                .and_then(|template| template.start.clone()),
             disk_total: Some(row.limits.disk_bytes()),
         }
     }

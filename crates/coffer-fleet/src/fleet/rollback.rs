@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use coffer_core::{Cause, Kept, Millis, SandboxState, SnapshotId, StateName};
+use coffer_core::{Cause, Kept, Memory, Millis, SandboxState, SnapshotId, StateName};
 use coffer_engine::EngineError;
 use coffer_store::{Asking, Changes, ProjectScope, SandboxRow, SnapshotRow, SnapshotState};
 
@@ -24,7 +24,7 @@ impl Fleet {
         scope: ProjectScope,
         record: Arc<Record>,
         snapshot: SnapshotId,
-        memory: Option<bool>,
+        memory: Option<Memory>,
         timeout_ms: Millis,
     ) -> Result<SandboxRow, FleetError> {
         let unknown = || FleetError::NoSnapshot(snapshot.to_string());
@@ -36,7 +36,7 @@ impl Fleet {
             return Err(unknown());
         }
         // By the same rules as a create from it.
-        let memory = self.base_of(&found, memory)?.memory;
+        let memory = Memory::from(self.base_of(&found, memory.map(bool::from))?.memory);
         let place = self.host_calls.take(record.project).await?;
         let claim = record.claim(Step::Rollback).await?;
         let fleet = self.clone();
@@ -62,7 +62,7 @@ impl Fleet {
         &self,
         claim: &Claim,
         to: &SnapshotRow,
-        memory: bool,
+        memory: Memory,
         timeout_ms: Millis,
     ) -> Result<SandboxRow, FleetError> {
         let record = &claim.record;
@@ -83,7 +83,7 @@ impl Fleet {
         }
         self.expect_room(record.project, &before.limits, Asking::ToResume).await?;
         let placement =
-            self.engine.rollback(record.id, to.id, memory.into()).await.map_err(|error| match error {
+            self.engine.rollback(record.id, to.id, memory).await.map_err(|error| match error {
                 EngineError::UnknownSnapshot => FleetError::NoSnapshot(to.id.to_string()),
                 other => other.into(),
             })?;

@@ -1,8 +1,8 @@
 //! Secrets by reference: in a sandbox's environment, and in headers that egress adds to its requests.
 //!
 //! Rows have names, never values. The fleet looks up values when it initialises agentd and when it sends the
-//! engine a network policy; the latter again when a secret has changed or the engine was away, because the
-//! engine keeps values only in memory.
+//! engine a network policy; the latter again when a secret has changed or the engine was unreachable, because
+//! the engine keeps values only in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -31,9 +31,9 @@ const SECRET_USED: &str = "secret.used";
 /// Why a secret cannot be used as requested.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretUse {
-    #[error("there is no secret '{0}'")]
+    #[error("secret '{0}' not found")]
     Unknown(String),
-    #[error("the secret '{0}' is for headers to its own hosts only")]
+    #[error("the secret '{0}' can be used only in headers to its own hosts")]
     OtherHost(String),
     #[error(
         "the secret '{0}' is limited to hosts and may not be sent in plain HTTP; hint: leave out `plain_http`, or \
@@ -42,13 +42,13 @@ pub enum SecretUse {
     PlainHttp(String),
     #[error("the secret '{0}' is limited to hosts and may not be sent in plain HTTP through `egressProxy`")]
     PlainProxy(String),
-    #[error("the secret '{0}' was sealed under a master key that is not here")]
+    #[error("the secret '{0}' is sealed under a missing master key")]
     Sealed(String),
-    #[error("the secret '{0}' cannot stand in a header: it has other than visible characters, or too many")]
+    #[error("the secret '{0}' is not a valid header value: it is too long or has invisible characters")]
     NoHeader(String),
-    #[error("`${{` in the value of a header begins a reference: write `${{secret:NAME}}`")]
+    #[error("`${{` in a header value starts a reference: write `${{secret:NAME}}`")]
     NoReference,
-    #[error("the sandbox's own settings were sealed under a master key that is not here")]
+    #[error("the sandbox's settings are sealed under a missing master key")]
     SandboxSealed,
 }
 
@@ -135,9 +135,9 @@ pub(super) async fn explain_missing(store: &Store) {
             for missing in status.missing {
                 let MissingKey { id, projects, secrets, sandboxes } = missing;
                 tracing::error!(
-                    "master key {id} is not here: {secrets} secrets and the tokens and settings of {sandboxes} live \
+                    "master key {id} is missing: {secrets} secrets and the tokens and settings of {sandboxes} live \
                      sandboxes in {projects} projects cannot be read. Put it back, as a second line of the master \
-                     key's file or in secrets.previous_master_keys, and start again; or set those secrets anew and \
+                     key's file or in secrets.previous_master_keys, and start again; or set those secrets again and \
                      destroy those sandboxes. Everything else works."
                 );
             }
@@ -229,7 +229,7 @@ impl Fleet {
         if sealed {
             return Err(SecretUse::SandboxSealed.into());
         }
-        let mut init = record.init();
+        let mut init = record.init(&self.environment);
         if !names.is_empty() {
             let values = self.store.secret_values(project).await?;
             init.env_vars.extend(variables(&names, &values)?);
@@ -364,7 +364,8 @@ mod tests {
             ("plain", "plain value", Some(hosts), Some(true)),
             ("lines", "a\nb", None, None),
         ] {
-            let (value, terms) = (coffer_store::Secret::new(value), SecretTerms { hosts, plain_http });
+            let (value, terms) =
+                (coffer_store::Secret::new(value), SecretTerms { hosts, plain_http, metadata: None });
             store.put_secret_on(&whom.scope, &name.parse().unwrap(), &value, terms).await.unwrap();
         }
         store.secret_values(project).await.unwrap()

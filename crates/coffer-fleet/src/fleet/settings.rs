@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use coffer_core::network::GitRoute;
-use coffer_core::{Millis, SandboxId, StateName};
+use coffer_core::{Millis, SandboxId, StateName, TaskId};
 use coffer_store::{Deadline, SandboxRow};
 
 use super::record::{Claim, lease_from};
@@ -117,6 +117,16 @@ impl Fleet {
 }
 
 impl Fleet {
+    /// Forgets a task that was deleted, as the store did.
+    pub fn forget_task(&self, task: TaskId) {
+        for record in self.everyone() {
+            let mut live = record.live();
+            if live.row.task == Some(task) {
+                live.row.task = None;
+            }
+        }
+    }
+
     /// The sandboxes whose gate has routes.
     pub fn with_gates(&self) -> Vec<SandboxId> {
         let leads = |record: &Arc<Record>| (!record.git.is_empty()).then_some(record.id);

@@ -10,7 +10,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use coffer_core::sync::Mutex;
-use coffer_core::{Memory, Refused, SandboxId, SandboxState, SnapshotId, TemplateRef};
+use coffer_core::{
+    Memory, Refused, SandboxId, SandboxState, SizeWish, SnapshotId, SnapshotPurpose, TemplateDefaults,
+    TemplateRef,
+};
 use coffer_engine::{EngineError, SnapshotInfo};
 use coffer_store::{
     FinishedSnapshot, Idempotency, InsertedSnapshot, NewSnapshot, Origin, ProjectScope, SandboxRow,
@@ -39,6 +42,9 @@ pub struct SnapshotSpec {
     /// The key that requested it.
     pub created_by: Option<String>,
     pub idempotency: Option<(String, String)>,
+    pub purpose: SnapshotPurpose,
+    /// Bytes of the source that earlier snapshots are charged for.
+    pub counted_bytes: u64,
 }
 
 /// Whether to include a sandbox's processes.
@@ -140,6 +146,7 @@ impl Fleet {
             limits: row.limits,
             secrets: if wanted == Processes::Taken { row.secrets.clone() } else { BTreeMap::new() },
             created_by: spec.created_by,
+            purpose: spec.purpose,
         };
         let idempotency = spec.idempotency.as_ref();
         let key = idempotency.map(|(key, fingerprint)| Idempotency { key, fingerprint });
@@ -157,13 +164,14 @@ impl Fleet {
                 };
             }
         }
-        let captured = match self.capture(&claim.record, snapshot, spec.wish, wanted).await {
+        let mut captured = match self.capture(&claim.record, snapshot, spec.wish, wanted).await {
             Ok(captured) => captured,
             Err(error) => {
                 self.drop_snapshot(snapshot, &chain(&error)).await;
                 return Err(error);
             }
         };
+        captured.info.files_bytes = captured.info.files_bytes.saturating_sub(spec.counted_bytes);
         match self.store.finish_snapshot(&self.store.operator(), snapshot, facts(captured)).await {
             Ok(FinishedSnapshot::Ready(row)) => {
                 tracing::info!(sandbox.id = %row.sandbox, "snapshot {} of sandbox {} created", row.id, row.sandbox);
@@ -179,6 +187,11 @@ impl Fleet {
                 Err(error.into())
             }
         }
+    }
+
+    /// The defaults that later snapshots of a sandbox carry.
+    pub async fn set_defaults(&self, record: &Record, defaults: &TemplateDefaults) -> Result<(), FleetError> {
+        Ok(self.engine.set_defaults(record.id, defaults).await?)
     }
 
     /// Why the host cannot save memory, if it cannot.
@@ -202,6 +215,10 @@ impl Fleet {
             (Some(false), _) => Ok(Processes::Left { why: "it was not asked for".to_string() }),
             (Some(true), Some(lacks)) => Err(FleetError::NoMemory(lacks)),
             (None, Some(why)) => Ok(Processes::Left { why }),
+            (wish, None) if !row.volumes.is_empty() => {
+                let why = "it mounts volumes, whose files may change meanwhile".to_string();
+                if wish == Some(true) { Err(FleetError::NoMemory(why)) } else { Ok(Processes::Left { why }) }
+            }
             // The values are in the memory of processes, and would be in that of every fork.
             (_, None) if row.secrets.is_empty() || wish.with_secrets => Ok(Processes::Taken),
             (Some(true), None) => Err(FleetError::HoldsSecrets(names())),
@@ -256,7 +273,7 @@ impl Fleet {
     }
 
     /// Deletes a snapshot. Sandboxes from it keep running. After the answer it can no longer be found; if the
-    /// host is away, it deletes the files soon after it returns.
+    /// host is unreachable, it deletes the files soon after it returns.
     pub async fn delete_snapshot(
         self: &Arc<Self>,
         scope: ProjectScope,
@@ -314,8 +331,8 @@ impl Fleet {
         if deleted == 0 { Err(unknown()) } else { Ok(()) }
     }
 
-    /// Deletes a snapshot in the engine and then its row; if the engine is away the row stays, and the next
-    /// reconciliation continues.
+    /// Deletes a snapshot in the engine and then its row; if the engine is unreachable the row stays, and the
+    /// next reconciliation continues.
     async fn drop_snapshot(&self, snapshot: SnapshotId, reason: &str) {
         if let Err(error) = self.engine.delete_snapshot(snapshot).await {
             tracing::warn!("the engine could not delete snapshot {snapshot} yet: {error}");
@@ -364,8 +381,8 @@ impl Fleet {
     pub fn base_of(&self, row: &SnapshotRow, memory: Option<bool>) -> Result<Base, FleetError> {
         self.held_here(row)?;
         if memory == Some(true) && !row.memory {
-            let why = row.note.clone().unwrap_or_else(|| "it was made without".to_string());
-            return Err(FleetError::NoMemory(format!("snapshot {} has none: {why}", row.id)));
+            let why = row.note.clone().unwrap_or_else(|| "it was created without memory".to_string());
+            return Err(FleetError::NoMemory(format!("snapshot {} has no memory: {why}", row.id)));
         }
         let memory = memory.unwrap_or(row.memory);
         Ok(Base {
@@ -376,7 +393,36 @@ impl Fleet {
             alias: row.name.clone(),
             limits: row.limits,
             secrets: if memory { row.secrets.clone() } else { BTreeMap::new() },
+            spawns: None,
         })
+    }
+
+    /// What a sandbox gets from the template of its project that a reference names, if there is one.
+    pub async fn template_called(
+        &self,
+        scope: &ProjectScope,
+        reference: &TemplateRef,
+        memory: Option<bool>,
+    ) -> Result<Option<Base>, FleetError> {
+        if !is_ours(scope, reference) {
+            return Ok(None);
+        }
+        let tag = reference.tag.as_deref().unwrap_or(DEFAULT_TAG);
+        let Some(found) = self.store.usable_template(scope, &reference.name, tag).await? else {
+            return Ok(None);
+        };
+        // As the operator: agents use the templates of their project too.
+        let row = self.store.snapshot(&self.store.operator(), found.snapshot).await?;
+        let Some(row) = row.filter(|row| row.project == scope.project()) else { return Ok(None) };
+        let (cpu_count, memory_mib) = (found.size.cpu_count, found.size.memory_mib);
+        let size = SizeWish { cpu_count, memory_mib, disk_mib: None };
+        Ok(Some(Base {
+            template_id: found.id.to_string(),
+            alias: Some(found.name),
+            limits: size.over(self.limits),
+            spawns: Some(found.id),
+            ..self.base_of(&row, memory)?
+        }))
     }
 
     /// Checks that this host has the snapshot: only the host that created it does.
@@ -412,7 +458,7 @@ impl Fleet {
                     }
                 }
                 (SnapshotState::Creating, None) => {
-                    self.drop_snapshot(row.id, "the server stopped meanwhile").await;
+                    self.drop_snapshot(row.id, "the server was stopped before it finished").await;
                 }
                 (SnapshotState::Deleting, _) => self.drop_snapshot(row.id, "deleted on request").await,
                 (SnapshotState::Ready, _) => continue,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::follow::Follower;
 
-use super::{LimitSettings, Limiter, RetentionSettings};
+use super::settings::{LimitSettings, RetentionSettings};
 
 /// How soon a change on another server is noticed.
 const LOOK: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ impl Projects {
 }
 
 /// Keeps the settings up to date until `stop`.
-pub(super) async fn follow(limiter: Arc<Limiter>, store: Store, stop: CancellationToken) {
+pub(super) async fn follow(projects: Arc<Projects>, store: Store, stop: CancellationToken) {
     let late = "settings of projects are not followed for a moment";
     let (mut follower, mut looked) = (Follower::new(late, LOOK, stop), Ok(()));
     let mut since = 0;
@@ -56,7 +56,7 @@ pub(super) async fn follow(limiter: Arc<Limiter>, store: Store, stop: Cancellati
         looked = store.settings_changed_since(&store.operator(), since).await.map(|changed| {
             for row in changed {
                 since = since.max(row.changed_ms - OVERLAP_MS);
-                limiter.set(row.project, row.settings);
+                projects.set(row.project, row.settings);
             }
         });
     }

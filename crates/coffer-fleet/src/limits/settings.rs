@@ -17,6 +17,8 @@ pub struct LimitSettings {
     /// While the server's directory has less free space than this, pushes and uploads are refused; 0 turns
     /// this off.
     pub min_free_disk: ByteSize,
+    /// The disk limit of a volume whose request names none, as those of E2B's SDKs.
+    pub volume_size: ByteSize,
     pub quotas: QuotaSettings,
     pub rates: RateSettings,
     pub pools: PoolSettings,
@@ -33,7 +35,7 @@ pub struct QuotaSettings {
     pub cpus: u32,
     /// Memory of running sandboxes.
     pub memory: ByteSize,
-    /// Disk of all sandboxes, paused ones included.
+    /// Disk of all sandboxes, paused ones included, of snapshots and of volumes.
     pub disk: ByteSize,
     /// Live forks of all sandboxes together.
     pub forks: u32,
@@ -81,6 +83,7 @@ impl Default for LimitSettings {
             sandbox_ttl: Period::hours(1),
             sweep_every: Period::secs(600),
             min_free_disk: ByteSize::gib(1),
+            volume_size: ByteSize::gib(10),
             quotas: QuotaSettings::default(),
             rates: RateSettings::default(),
             pools: PoolSettings::default(),

@@ -9,8 +9,8 @@ use coffer_core::settings::Period;
 use coffer_store::{Cutoffs, ProjectSettings, Pruned, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::Limiter;
-use super::projects::Kept;
+use super::limiter::Limiter;
+use super::projects::{InForce, Kept};
 use coffer_core::clock::now_ms;
 
 /// Rows of a kind that one transaction deletes; other writes wait no longer than for these.
@@ -49,7 +49,7 @@ pub(super) async fn keep_sweeping(limiter: Arc<Limiter>, store: Store, stop: Can
 }
 
 async fn sweep(limiter: &Limiter, store: &Store) -> Result<(), StoreError> {
-    let server = super::InForce::new(&ProjectSettings::default(), &limiter.settings, limiter.logs);
+    let server = InForce::new(&ProjectSettings::default(), &limiter.settings, limiter.logs);
     sweep_one(limiter, store, None, server.retention).await?;
     let mut after = None;
     loop {

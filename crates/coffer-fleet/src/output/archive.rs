@@ -14,20 +14,20 @@ const ROUND: Duration = Duration::from_secs(60);
 /// Segments per step; a round takes as many steps as it needs.
 const STEP: u32 = 64;
 
-/// Runs rounds until the server stops.
-pub(super) async fn keep_house(output: Arc<Output>) {
-    loop {
-        if let Err(error) = output.tidy().await {
-            tracing::warn!("could not tidy old output, trying again: {}", coffer_core::chain(&error));
-        }
-        tokio::select! {
-            () = output.stop.cancelled() => return,
-            () = tokio::time::sleep(ROUND) => {}
+impl Output {
+    /// Runs rounds until the server stops.
+    pub(super) async fn keep_house(self: Arc<Self>) {
+        loop {
+            if let Err(error) = self.tidy().await {
+                tracing::warn!("could not tidy old output, trying again: {}", coffer_core::chain(&error));
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = tokio::time::sleep(ROUND) => {}
+            }
         }
     }
-}
 
-impl Output {
     /// One round: ends executions of ended sandboxes, compresses, deletes.
     async fn tidy(&self) -> Result<(), StoreError> {
         for sandbox in self.store.sandboxes_with_lost_executions().await? {

@@ -6,9 +6,9 @@
 //!                       that is in use)
 //! ```
 //!
-//! A sandbox's log is one sequence of bytes over all its segments, and a position in it identifies a record
-//! for ever: streams resume by it. The index in the database decides what exists; a crash at any point leaves
-//! either the record or the journal's copy of it.
+//! A sandbox's log is one sequence of bytes over all its segments, and a position in it always identifies the
+//! same record: streams resume by it. The index in the database decides what exists; a crash at any point
+//! leaves either the record or the journal's copy of it.
 
 mod archive;
 mod batch;
@@ -21,6 +21,7 @@ mod record;
 mod redact;
 mod subject;
 mod tail;
+mod tails;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -41,6 +42,7 @@ pub use redact::Patterns;
 use serde::{Deserialize, Serialize};
 pub use subject::Subject;
 pub use tail::Reader;
+use tails::Tails;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -91,7 +93,7 @@ pub struct Output {
     redaction: Shares<ProjectId>,
     settings: OutputSettings,
     values: RwLock<Values>,
-    tails: Mutex<tail::Tails>,
+    tails: Mutex<Tails>,
     telemetry: Arc<Telemetry>,
     limiter: Arc<Limiter>,
     tasks: TaskTracker,
@@ -157,11 +159,12 @@ impl Output {
             tasks: TaskTracker::new(),
             stop,
         });
-        output.tasks.spawn(archive::keep_house(output.clone()));
+        output.tasks.spawn(output.clone().keep_house());
         output
     }
 
-    /// Runs something beside the output of a command. A stop cuts it short: it may wait for the command.
+    /// Runs a background task that belongs to the output of a command. A stop cuts it short: it may wait for
+    /// the command.
     pub(crate) fn spawn_until_stop(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         self.tasks.spawn(async move { stop.run_until_cancelled(work).await });

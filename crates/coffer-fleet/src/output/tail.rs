@@ -3,7 +3,7 @@
 //! The newest records are kept in memory while there are readers, once for all of them. A reader has only its
 //! position: one that is behind reads from the files, and one that is too slow loses only its connection.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use coffer_store::{ProjectScope, StoreError};
 use tokio::sync::watch;
 
 use super::record::LogRecord;
+use super::tails::Tail;
 use super::{LogPage, Output};
 
 /// Bytes in memory for each log with readers.
@@ -21,21 +22,6 @@ const KEPT: usize = 1 << 20;
 const PAGE: usize = 256 << 10;
 /// Another server may write the log.
 const LOOK: Duration = Duration::from_secs(30);
-
-pub(super) type Tails = HashMap<SandboxId, Weak<Tail>>;
-
-#[derive(Debug)]
-pub(super) struct Tail {
-    kept: RwLock<Kept>,
-    /// The end of the log.
-    end: watch::Sender<i64>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    records: VecDeque<Arc<LogRecord>>,
-    size: usize,
-}
 
 impl Output {
     /// Hands new records to the readers.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use coffer_core::{AgentId, Limits, Millis, ProjectId, SandboxId, SandboxState};
 use coffer_store::{Amounts, Charge, SandboxRow, UsageMark};
 
-use super::UsageSettings;
+use super::settings::UsageSettings;
 use coffer_core::clock::now_ms;
 
 /// How long a sandbox no longer runs.

@@ -8,6 +8,7 @@
 
 mod budgets;
 mod meter;
+mod settings;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::MutexGuard;
@@ -16,70 +17,11 @@ use coffer_core::sync::{Mutex, RwLock};
 use coffer_core::{ProjectId, SandboxId};
 use coffer_engine::Sample;
 use coffer_store::{Budget, ProjectScope, SandboxRow, Store, StoreError, UsageFilter, UsageGroup, UsageMark};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 pub use budgets::{first_day, news};
 use meter::Meter;
 pub use meter::Stop;
-
-/// `[usage]`: prices of sandboxes. All are 0 by default.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct UsageSettings {
-    /// Price of a processor of a sandbox for each second it runs, used or not.
-    pub cpu_second: f64,
-    /// Price of a GiB of its memory limit for each second it runs, used or not.
-    pub memory_gib_second: f64,
-    /// Price of the sandbox itself for each second it runs.
-    pub sandbox_second: f64,
-    /// The currency of prices; a label, nothing is converted.
-    pub currency: String,
-    /// How often usage is recorded and budgets are checked, in seconds.
-    pub interval_s: u64,
-}
-
-impl Default for UsageSettings {
-    fn default() -> Self {
-        Self {
-            cpu_second: 0.0,
-            memory_gib_second: 0.0,
-            sandbox_second: 0.0,
-            currency: "USD".into(),
-            interval_s: 5,
-        }
-    }
-}
-
-/// A setting that does not fit.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key} {allowed}")]
-pub struct BadUsageSetting {
-    pub key: &'static str,
-    pub allowed: &'static str,
-}
-
-impl UsageSettings {
-    pub fn check(&self) -> Result<(), BadUsageSetting> {
-        let prices = [
-            ("usage.cpu_second", self.cpu_second),
-            ("usage.memory_gib_second", self.memory_gib_second),
-            ("usage.sandbox_second", self.sandbox_second),
-        ];
-        for (key, price) in prices {
-            if !(0.0..=1000.0).contains(&price) {
-                return Err(BadUsageSetting { key, allowed: "must be between 0 and 1000" });
-            }
-        }
-        if self.currency.is_empty() || self.currency.len() > 16 || !self.currency.is_ascii() {
-            return Err(BadUsageSetting { key: "usage.currency", allowed: "must be 1 to 16 letters" });
-        }
-        if !(1..=300).contains(&self.interval_s) {
-            return Err(BadUsageSetting { key: "usage.interval_s", allowed: "must be between 1 and 300" });
-        }
-        Ok(())
-    }
-}
+pub use settings::{BadUsageSetting, UsageSettings};
 
 /// The meters of all live sandboxes, and the state of budgets.
 #[derive(Debug)]
@@ -184,7 +126,11 @@ impl Usage {
                 Some(charge.to.counted_to_ms)
             } else {
                 // The answer to an earlier charge was lost, or another server wrote it: it is recorded.
-                tracing::warn!(sandbox.id = %charge.sandbox, "usage of sandbox {} was counted before", charge.sandbox);
+                tracing::warn!(
+                    sandbox.id = %charge.sandbox,
+                    "usage of sandbox {} was already counted",
+                    charge.sandbox
+                );
                 marks.get(&charge.sandbox).map(|mark| mark.counted_to_ms)
             };
             if let Some(meter) = meters.get_mut(&charge.sandbox) {

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use coffer_core::agent::AgentReport;
-use coffer_core::compete::EntryState;
+use coffer_core::compete::{CompetitionState, EntryState};
 use coffer_core::{Code, SandboxId, StepCode};
 use coffer_store::{CheckNote, EntryNote, EntryPatch, EntryRow, RunFailure};
 use futures_util::FutureExt as _;
@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::arena::{Arena, Base, EntryBrief, Fork, Lane, News, RaceBrief};
-use super::{CompeteKind, CompetitionState, LONG};
+use super::kind::{CompeteKind, LONG};
 use crate::step::attempt;
 use crate::{Start, StepError};
 
@@ -48,7 +48,7 @@ fn so_far(report: &AgentReport) -> EntryNote {
 enum Out {
     /// Only this entry fails: the others continue.
     Entry(RunFailure),
-    /// Nothing can be written: another server has the run, or the database is away.
+    /// Nothing can be written: another server has the run, or the database is unreachable.
     All(StepError),
 }
 
@@ -96,7 +96,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
                 Err(error) => Err(Out::Entry(error.failure())),
             },
             () = spent.cancelled() => {
-                let message = "what the competition may cost is spent";
+                let message = "the budget of the competition is spent";
                 Err(Out::Entry(RunFailure::new(Code::BudgetExceeded, message)))
             }
         };
@@ -107,14 +107,14 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         };
         // Stop its agent, so that its files no longer change.
         if let Err(error) = attempt(STOP_WITHIN, self.arena.stop(lane)).await {
-            tracing::debug!("what entry {number} runs goes on for now: {error}");
+            tracing::debug!("could not stop the agent of entry {number}: {error}");
         }
         // Store its changes for people, although it has failed.
         let changes = attempt(MARGIN, self.arena.changes(lane)).await.ok();
         let cost = self.arena.spent(lane.brief, lane.sandbox).await.ok();
         if let Err(error) = attempt(MARGIN, self.arena.give_back(lane.brief, lane.sandbox)).await {
             // It ends with the competition.
-            tracing::warn!("the sandbox of entry {number} stays for now: {error}");
+            tracing::warn!("could not destroy the sandbox of entry {number} yet: {error}");
         }
         let note = EntryNote {
             state: Some(EntryState::Failed),
@@ -163,7 +163,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             if lane.entry.budget_nanos.is_some_and(|budget| whole > budget) {
                 return Err(Out::Entry(RunFailure::new(
                     Code::BudgetExceeded,
-                    "what the entry may cost is spent",
+                    "the budget of the entry is spent",
                 )));
             }
             let commit = self.again(|| self.arena.commit(lane)).await?;

@@ -170,7 +170,7 @@ impl Kind for Trip {
             let done: String = run
                 .step(step)
                 .within(within)
-                .or_undo(work, move |done: Option<String>, _| {
+                .undo(move |done: Option<String>, _| {
                     let (outside, removed) = (undo_outside.clone(), removed.clone());
                     async move {
                         assert!(done.is_none_or(|done| done == format!("{removed}!")));
@@ -182,6 +182,7 @@ impl Kind for Trip {
                         Ok(())
                     }
                 })
+                .run(work)
                 .await?;
             made.push(done);
             self.outside.pass(&format!("past {step}")).await;

@@ -15,7 +15,7 @@ use tokio::fs::{File, OpenOptions};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
-use super::KeepError;
+use super::error::KeepError;
 
 /// The suffix of files that are being written.
 const DRAFT: &str = "draft";

@@ -4,6 +4,7 @@
 //! and on disk before its row is written, and the row is deleted before the file: every listed artifact has
 //! its contents, and a crash leaves at most a file without a row, which a periodic sweep deletes.
 
+mod error;
 mod files;
 
 use std::path::Path;
@@ -14,11 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use coffer_core::settings::ByteSize;
 use coffer_core::{ArtifactId, ProjectId, RunId};
-use coffer_forge::{DiskFloor, DiskLow};
-use coffer_shares::{Full, Shares, pool};
+use coffer_forge::DiskFloor;
+use coffer_shares::{Shares, pool};
 use coffer_store::{
-    ArtifactContents, ArtifactError, ArtifactKind, ArtifactLinks, ArtifactRow, ChangeError, NewArtifact,
-    OverQuota, ProjectScope, Store,
+    ArtifactContents, ArtifactError, ArtifactKind, ArtifactLinks, ArtifactRow, NewArtifact, ProjectScope,
+    Store,
 };
 use futures_util::{Stream, StreamExt, stream};
 use schemars::JsonSchema;
@@ -28,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use coffer_fleet::output::Output;
 use coffer_shares::PoolSettings;
+pub use error::{KeepError, OpenError};
 use files::Files;
 
 /// How often leftover files are deleted, and their minimum age: a row may be about to be written.
@@ -61,52 +63,6 @@ pub struct Label {
     /// An artifact with this key is stored once, however often it is tried.
     pub once_key: Option<String>,
     pub actor: String,
-}
-
-/// Why an artifact was not stored.
-#[derive(Debug, thiserror::Error)]
-pub enum KeepError {
-    #[error("an artifact may have {0} bytes")]
-    TooLarge(u64),
-    /// The sender broke off.
-    #[error("the contents broke off: {0}")]
-    Broken(String),
-    #[error("the contents arrived too slowly")]
-    TooSlow,
-    /// Too many uploads of the project are in progress.
-    #[error(transparent)]
-    Busy(#[from] Full),
-    #[error(transparent)]
-    Record(#[from] ArtifactError),
-    #[error("could not write the contents")]
-    Disk(#[source] std::io::Error),
-    #[error("{0}")]
-    OverQuota(OverQuota),
-    #[error(transparent)]
-    DiskLow(#[from] DiskLow),
-}
-
-impl From<ChangeError> for KeepError {
-    fn from(error: ChangeError) -> Self {
-        match error {
-            ChangeError::OverQuota(over) => Self::OverQuota(over),
-            ChangeError::Store(error) => Self::Record(error.into()),
-            ChangeError::NotFound | ChangeError::Raced { .. } => {
-                Self::Record(ArtifactError::NoSuch("project"))
-            }
-        }
-    }
-}
-
-/// Why contents cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("another installation stores it")]
-    Elsewhere,
-    #[error("its contents are no longer there")]
-    Lost,
-    #[error("could not read the contents")]
-    Disk(#[source] std::io::Error),
 }
 
 /// The artifacts of this server.

@@ -1,18 +1,20 @@
 //! Turns git's output into messages for people and codes for programs.
 //!
-//! The sandbox controls git's output. It decides nothing but the error that its own caller gets.
+//! The sandbox controls git's output. It decides nothing but the error that its own caller gets. git has no codes: its
+//! words are matched, and what the git gate says by the constants that the gate uses too.
 
+use coffer_core::git::gate;
 use coffer_fleet::exec::CommandResult;
 
 use super::{Cause, GitError};
 
 const MOST_QUOTED: usize = 600;
 
-/// Whether the same may work in a moment.
+/// Whether a retry may succeed in a moment.
 pub(super) fn is_transient(result: &CommandResult) -> bool {
     const SIGNS: [&str; 13] = [
-        "the forge cannot be used",
-        "is not known yet",
+        gate::FORGE_UNUSABLE,
+        gate::CREDENTIAL_UNKNOWN,
         "Could not resolve host",
         "Failed to connect",
         "Connection reset",
@@ -25,7 +27,7 @@ pub(super) fn is_transient(result: &CommandResult) -> bool {
         "early EOF",
         "RPC failed",
     ];
-    let refused = result.stderr.contains("does not accept the credential");
+    let refused = result.stderr.contains(gate::CREDENTIAL_REFUSED);
     !refused && SIGNS.iter().any(|sign| result.stderr.contains(sign))
 }
 
@@ -49,9 +51,9 @@ pub(super) fn failure(doing: &str, result: &CommandResult) -> GitError {
 /// The cause of a failure, from git's output.
 fn cause(result: &CommandResult) -> Cause {
     let says = |text: &str| result.stderr.contains(text);
-    if says("does not accept the credential") {
+    if says(gate::CREDENTIAL_REFUSED) {
         Cause::TokenExpired
-    } else if says("has no such repository") || says("not found in upstream") {
+    } else if says(gate::NO_REPOSITORY) || says("not found in upstream") {
         Cause::NotFound
     } else if is_transient(result) {
         Cause::Unreachable
@@ -75,11 +77,11 @@ pub(super) fn rejection(branch: &str, result: &CommandResult) -> GitError {
     } else if behind.iter().any(|word| why.contains(word)) {
         (
             Cause::Rejected,
-            "the branch has commits that this sandbox has not: update, merge or rebase, and push again; or push with \
-             `force` to replace them",
+            "the branch has commits that this sandbox lacks: update, merge or rebase, and push again; or push \
+             with `force` to replace them",
         )
     } else {
-        (Cause::Rejected, "the forge's text has the reason")
+        (Cause::Rejected, "the forge's message has the reason")
     };
     GitError::Failed { cause, message, hint: Some(hint.to_string()) }
 }
@@ -111,8 +113,11 @@ mod tests {
     #[test]
     fn failures_have_codes() {
         let code = |stderr: &str| failure("clone", &returned(Some(128), "", stderr)).explain("").code;
-        assert_eq!(code("remote: it does not accept the credential: it expired"), Code::TokenExpired);
+        let refused = format!("remote: {}: {}", gate::FORGE_UNUSABLE, gate::CREDENTIAL_REFUSED);
+        assert_eq!(code(&refused), Code::TokenExpired);
         assert_eq!(code("remote: the forge cannot be used: it does not answer"), Code::ForgeUnreachable);
+        assert_eq!(code(&format!("remote: {}", gate::CREDENTIAL_UNKNOWN)), Code::ForgeUnreachable);
+        assert_eq!(code(&format!("remote: {}", gate::NO_REPOSITORY)), Code::NotFound);
         assert_eq!(code("fatal: Could not resolve host: git.coffer.internal"), Code::ForgeUnreachable);
         assert_eq!(code("fatal: Remote branch x not found in upstream origin"), Code::NotFound);
         assert_eq!(code("fatal: destination path 'x' already exists"), Code::GitFailed);

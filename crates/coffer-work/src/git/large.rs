@@ -27,8 +27,8 @@ impl Git {
             return Ok(None);
         }
         if !self.git_at(session, remote, &["lfs", "version"], Run::default()).await?.succeeded() {
-            let note = "this repository has files of Git LFS and the sandbox has no git-lfs: pointers are in their place; \
-                        install git-lfs, then run `git lfs install --local` and `git lfs pull`";
+            let note = "this repository has files of Git LFS and the sandbox has no git-lfs, so it has \
+                        pointers instead; install git-lfs, then run `git lfs install --local` and `git lfs pull`";
             return Ok(Some(note.to_string()));
         }
         // Git LFS installs its own hooks; existing hooks of others stay.
@@ -46,9 +46,10 @@ impl Git {
             None => "it took too long".to_string(),
             Some(_) => explain::quoted(&pulled.stderr),
         };
-        Ok(Some(
-            self.note(session, &format!("files of Git LFS are missing, pointers are in their place: {why}")),
-        ))
+        Ok(Some(self.note(
+            session,
+            &format!("files of Git LFS are missing, the sandbox has pointers instead: {why}"),
+        )))
     }
 
     /// A note with a program's output, redacted.

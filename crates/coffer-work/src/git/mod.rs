@@ -94,7 +94,7 @@ impl Branches {
             Self::OfTasks(names) if !names.contains(branch) => {
                 let message = format!("branch `{branch}` is not of a task of this agent");
                 Err(Refusal::new(Code::Forbidden, message)
-                    .hint("an agent's key pushes to the branches of its own tasks"))
+                    .hint("an agent's key can push only to the branches of its own tasks"))
             }
             Self::Any | Self::OfTasks(_) => Ok(()),
         }
@@ -156,9 +156,14 @@ impl Git {
             None => remotes.pop(),
         };
         let remote = remote.ok_or_else(|| {
-            let shown: String = repository.unwrap_or("of its own").chars().take(64).collect();
-            Refusal::new(Code::NotFound, format!("this sandbox has no repository {shown}"))
-                .hint("POST /api/v1/sandboxes/{id}/clone puts one there")
+            let message = match repository {
+                Some(name) => {
+                    let shown: String = name.chars().take(64).collect();
+                    format!("repository '{shown}' is not cloned in this sandbox")
+                }
+                None => "this sandbox has no repository".to_string(),
+            };
+            Refusal::new(Code::NotFound, message).hint("clone one with POST /api/v1/sandboxes/{id}/clone")
         })?;
         let row = self.row(session, &remote.repository.to_string()).await?;
         let forge = self.forges.open(&session.scope, &row, &session.actor).await?;
@@ -179,7 +184,7 @@ impl Git {
         }
     }
 
-    /// Runs git in the sandbox, by words and never by a shell.
+    /// Runs git in the sandbox with a list of arguments, never through a shell.
     async fn git(
         &self,
         session: &Session,

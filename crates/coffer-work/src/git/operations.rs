@@ -242,7 +242,7 @@ impl Git {
     ) -> Result<WorkTree, GitError> {
         let words = ["status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all"];
         let run = Run { most: 2 * MOST_DIFF, ..Run::default() };
-        let returned = self.git_well(session, remote, "tell its status", &words, run).await?;
+        let returned = self.git_well(session, remote, "read the status", &words, run).await?;
         let whole = if returned.is_cut {
             // Up to the last complete entry.
             let end = returned.stdout.iter().rposition(|&byte| byte == 0).unwrap_or(0);
@@ -300,7 +300,7 @@ impl Git {
             let (Some(name), Some(email)) = (name, email) else {
                 let message = "this project has no name and e-mail address for commits";
                 return Err(Refusal::new(Code::IdentityMissing, message)
-                    .hint("set git.name and git.email by PUT /api/v1/project/settings")
+                    .hint("set git.name and git.email with PUT /api/v1/project/settings")
                     .into());
             };
             let all = [".".to_string()];
@@ -348,8 +348,7 @@ impl Git {
                 protection => protection?,
             };
             if protection.is_some_and(|protection| protection.require_pull) {
-                let message =
-                    format!("branch `{branch}` is protected: it moves by merged pull requests alone");
+                let message = format!("branch `{branch}` is protected: only merged pull requests change it");
                 return Err(Refusal::new(Code::BranchProtected, message)
                     .hint("push to another branch and open a pull request")
                     .into());
@@ -360,9 +359,10 @@ impl Git {
             let open_for = (PUSH_WITHIN + BETWEEN_PUSHES) * MOST_PUSHES + WINDOW_SLACK;
             let bad = |_| GitError::Broken;
             let window = PushWindow {
-                reference: branch.full().parse().map_err(|_| {
-                    Refusal::invalid("branch", "has a name that the gate cannot tell from others")
-                })?,
+                reference: branch
+                    .full()
+                    .parse()
+                    .map_err(|_| Refusal::invalid("branch", "is not a name that the git gate can check"))?,
                 expects: Some(expects.parse::<GitObject>().map_err(bad)?),
                 until_ms: now_ms() + i64::try_from(open_for.as_millis()).unwrap_or(i64::MAX),
             };
@@ -453,7 +453,7 @@ impl Git {
         let branch = self.status_of(session, remote).await?.branch;
         let branch = branch.ok_or_else(|| Refusal::conflict("no branch is checked out; name one"))?;
         let branch =
-            branch.parse().map_err(|why| Refusal::invalid("branch", format!("does not fit: {why}")))?;
+            branch.parse().map_err(|why| Refusal::invalid("branch", format!("is invalid: {why}")))?;
         Ok(branch)
     }
 

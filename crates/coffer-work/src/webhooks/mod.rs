@@ -16,6 +16,7 @@
 
 mod post;
 mod send;
+mod service;
 mod settings;
 mod sign;
 mod target;
@@ -24,9 +25,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use coffer_core::Millis;
 use coffer_core::event::{Event, Nothing};
-use coffer_core::{Millis, ProjectId};
-use coffer_shares::{Shares, pool};
+use coffer_shares::pool;
 use coffer_store::{EventRow, NewDelivery, Store, StoreError, WebhookBehind};
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -40,6 +41,8 @@ use coffer_fleet::output::{Output, Patterns};
 use coffer_shares::PoolSettings;
 use coffer_telemetry::Telemetry;
 
+use service::LOOK;
+pub use service::Webhooks;
 pub use settings::WebhookSettings;
 pub use sign::new_key;
 pub use target::{BadTarget, Reach, Target};
@@ -49,32 +52,11 @@ const PAGE: u32 = 200;
 /// A webhook with this many waiting deliveries gets no more for now: the log keeps the events.
 const MOST_WAITING: i64 = 1000;
 const WEBHOOKS: u32 = 500;
-const LOOK: Duration = Duration::from_millis(500);
 /// The shortest pause between two reads.
 const BREATHER: Duration = Duration::from_millis(50);
 
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 const PRUNED_AT_ONCE: u32 = 500;
-
-/// The webhook service of this server.
-#[derive(Debug)]
-pub struct Webhooks {
-    store: Store,
-    output: Arc<Output>,
-    telemetry: Arc<Telemetry>,
-    settings: WebhookSettings,
-    /// The holder of this server's claims.
-    holder: String,
-    /// There may be deliveries to send.
-    wake: Notify,
-    /// A deleted webhook still has its log.
-    removed: Notify,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    /// Pools for deliveries to working webhooks, and to failing ones.
-    sends: Shares<ProjectId>,
-    retries: Shares<ProjectId>,
-}
 
 impl Webhooks {
     /// Continues interrupted deliveries, and runs until `stop`.
@@ -115,30 +97,9 @@ impl Webhooks {
         Ok(webhooks)
     }
 
-    /// Checks a webhook's URL against what the operator allows.
-    pub fn target(&self, url: &str) -> Result<Target, BadTarget> {
-        Target::parse(url, self.settings.reach())
-    }
-
-    /// Makes the sender check at once.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    /// Makes the log of deleted webhooks be deleted soon.
-    pub fn clear(&self) {
-        self.removed.notify_one();
-    }
-
-    /// Waits for deliveries in progress, within `patience`.
-    pub async fn finish(&self, patience: Duration) {
-        if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
-            tracing::warn!("webhook deliveries in progress will be sent again");
-        }
-    }
-
     async fn keep_gathering(self: Arc<Self>) {
-        let follower = Follower::new("webhooks are told later", LOOK, self.stop.clone());
+        let follower =
+            Follower::new("could not create webhook deliveries, trying again", LOOK, self.stop.clone());
         let mut follower = follower.on_writes(&self.store, BREATHER);
         loop {
             let looked = self.gather().await.map(|any| {
@@ -235,7 +196,7 @@ impl Webhooks {
         let operator = self.store.operator();
         let scope = operator.acting_for(webhook.project, None);
         let events = self.store.events(&scope, webhook.position, PAGE).await?;
-        // Empty if all events were removed for their age.
+        // Empty if all events were deleted because of their age.
         let to = events.last().map_or(newest, |last| last.sequence);
         let wanted = Wanted { subject: None, kinds: webhook.events.clone() };
         let mut events: Vec<EventRow> = events.into_iter().filter(|event| wanted.includes(event)).collect();

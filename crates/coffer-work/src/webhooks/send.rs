@@ -14,7 +14,9 @@ use http_body_util::Full;
 use tokio::task::{Id, JoinSet};
 
 use super::post::{Answer, post};
-use super::{BadTarget, LOOK, Target, Webhooks, sign};
+use super::service::{LOOK, Webhooks};
+use super::sign;
+use super::target::{BadTarget, Target};
 use coffer_core::clock::now_ms;
 use coffer_http::{Client, Failure};
 
@@ -136,7 +138,7 @@ async fn settle(webhooks: &Webhooks, due: &DueDelivery, report: SendReport) {
         match settled {
             Ok(true) | Err(StoreError::Closed) => return,
             Ok(false) => {
-                tracing::warn!("delivery {} belongs to another server, or was requested again", due.id);
+                tracing::warn!("delivery {} was taken over by another server, or requested again", due.id);
                 return;
             }
             Err(error) => {
@@ -152,13 +154,13 @@ async fn settle(webhooks: &Webhooks, due: &DueDelivery, report: SendReport) {
 enum SendError {
     #[error("its URL {0}")]
     Target(BadTarget),
-    #[error("the project's secrets could not be read")]
+    #[error("could not read the project's secrets")]
     Secrets,
-    #[error("it is to be signed with the secret `{0}`, which is not there")]
+    #[error("the secret `{0}`, which signs deliveries, does not exist")]
     NoSecret(String),
-    #[error("its key is sealed under a master key that is not here")]
+    #[error("its key is sealed under a missing master key")]
     Sealed,
-    #[error("it makes no request: {0}")]
+    #[error("the request cannot be built: {0}")]
     Request(#[from] http::Error),
     #[error(transparent)]
     Unanswered(#[from] Failure),
@@ -220,7 +222,7 @@ fn judge(
     };
     let (outcome, error) = match answer.status {
         status if status.is_success() => (SendOutcome::Delivered, None),
-        StatusCode::GONE => (SendOutcome::Gone, Some("it wants no more events (410)".to_string())),
+        StatusCode::GONE => (SendOutcome::Gone, Some("the receiver wants no more events (410)".to_string())),
         status if status.is_redirection() => {
             (failed(None), Some(format!("it answered {status}; redirects are not followed")))
         }

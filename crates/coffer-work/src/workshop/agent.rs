@@ -202,18 +202,18 @@ impl Workbench {
         loop {
             let mine = ExecutionId::generate();
             let idempotency = Idempotency { key, fingerprint: FINGERPRINT };
-            let execution = match self
-                .store
-                .take_execution_key(&at.scope, at.sandbox, idempotency, mine)
-                .await?
-            {
-                TakenKey::New => mine,
-                TakenKey::Earlier(first) if self.has_begun(at, first).await? => return Ok(first),
-                TakenKey::Earlier(first) => first,
-                TakenKey::UsedDifferently => {
-                    return Err(StepError::fatal(StepCode::SandboxLost, "this was begun in another sandbox"));
-                }
-            };
+            let execution =
+                match self.store.take_execution_key(&at.scope, at.sandbox, idempotency, mine).await? {
+                    TakenKey::New => mine,
+                    TakenKey::Earlier(first) if self.has_begun(at, first).await? => return Ok(first),
+                    TakenKey::Earlier(first) => first,
+                    TakenKey::UsedDifferently => {
+                        return Err(StepError::fatal(
+                            StepCode::SandboxLost,
+                            "the program was started in another sandbox",
+                        ));
+                    }
+                };
             let record = self.record(at).await?;
             let Err(error) = self.exec.launch(&record, execution, command()).await else {
                 return Ok(execution);
@@ -329,11 +329,14 @@ impl Workbench {
                 Err(error) => Err(error),
                 Ok(_) => Err(StepError::fatal(
                     StepCode::SandboxLost,
-                    "the sandbox was started anew over the program",
+                    "the sandbox was restarted while the program ran",
                 )),
             },
             ExecutionState::Running => Err(self.record(at).await.err().unwrap_or_else(|| {
-                StepError::transient(StepCode::StillRunning, "the end of a program is not on record yet")
+                StepError::transient(
+                    StepCode::StillRunning,
+                    "the end of the program has not been recorded yet",
+                )
             })),
         }
     }
@@ -361,7 +364,7 @@ impl Workbench {
     async fn on_record(&self, at: &Station, execution: ExecutionId) -> Result<ExecutionRow, StepError> {
         let row = self.store.execution(&at.scope, execution).await?;
         row.ok_or_else(|| {
-            StepError::fatal(StepCode::SandboxLost, "what was started is not on record any more")
+            StepError::fatal(StepCode::SandboxLost, "the record of the started program was deleted")
         })
     }
 
@@ -381,8 +384,8 @@ impl Workbench {
         let currency = &self.fleet.usage.settings().currency;
         let (spent, allowance) = (amount(spent), amount(allowance.max(0)));
         let message = format!(
-            "the agent was ended: sandbox {sandbox} and what the agent says it spent come to {spent} {currency}, and \
-             {allowance} {currency} was left; raise the budget and start again"
+            "the agent was stopped: sandbox {sandbox} and the agent together cost {spent} {currency}, \
+             of a remaining budget of {allowance} {currency}; raise the budget and start again"
         );
         StepError::fatal(Code::BudgetExceeded, message)
     }

@@ -18,11 +18,11 @@ use super::heard::Progress;
 use super::repository::{branch_name, branch_order, commit_id, expect, kept_pull, plain, push_order};
 use super::sandbox::{ROOM_PAUSE, ROOM_WITHIN};
 use super::{AgentOrder, PullText, SandboxOrder, Station, Workbench};
-use coffer_fleet::{Boot, FleetError, ForkSpec, Forked, MemoryWish};
+use coffer_fleet::{Boot, FleetError, ForkSpec, Forked, IfSilent, MemoryWish};
 
 /// How long forks live unless an agent works in them.
 const AHEAD_MS: Millis = 3_600_000;
-/// How long to retry pausing a fork while its host is away.
+/// How long to retry pausing a fork while its host is unreachable.
 const REST_WITHIN: Duration = Duration::from_secs(60);
 const FINGERPRINT: &str = "competition";
 
@@ -99,6 +99,7 @@ impl Ring {
                 timeout_ms: self.ahead_ms(),
                 // Agents start from scratch: they only need files.
                 wish: MemoryWish { memory: Some(false), with_secrets: false },
+                task: brief.task,
                 // An agent that thinks for an hour is not idle, nor is one that waits for slower ones.
                 idle_s: Some(0),
                 sizes: sizes.clone(),
@@ -130,7 +131,7 @@ impl Ring {
 
     fn failure(&self, brief: &RaceBrief, error: FleetError) -> RunFailure {
         let told = self.bench.trouble(brief.project, error);
-        RunFailure::new(StepCode::ForkFailed, format!("the fork did not come to be: {}", told.message))
+        RunFailure::new(StepCode::ForkFailed, format!("the fork failed: {}", told.message))
     }
 
     /// The size of an entry's sandbox. An agent without a definition fails later, when it should work.
@@ -150,7 +151,7 @@ impl Ring {
         match forked.children.into_iter().next() {
             Some(Ok(row)) => Ok(row.id),
             Some(Err(error)) => Err(self.failure(brief, error)),
-            None => Err(RunFailure::new(StepCode::ForkFailed, "the fork did not come to be")),
+            None => Err(RunFailure::new(StepCode::ForkFailed, "the fork failed")),
         }
     }
 
@@ -158,8 +159,7 @@ impl Ring {
         let rows =
             self.bench.store.competition_entries(&self.scope(lane.brief), lane.brief.competition).await?;
         let found = rows.into_iter().find(|row| row.number == lane.entry.number);
-        found
-            .ok_or_else(|| StepError::fatal(StepCode::CompetitionGone, "the entry is not on record any more"))
+        found.ok_or_else(|| StepError::fatal(StepCode::CompetitionGone, "the entry was deleted"))
     }
 
     /// The sandboxes in the competition's own rows; a sandbox that the caller prepared is not among them.
@@ -211,6 +211,7 @@ impl Arena for Ring {
             key: &key(brief, "source"),
             // It has no owner: each agent may see at most its own fork.
             agent: None,
+            task: brief.task,
             template: brief.template.as_deref(),
             secrets: &BTreeMap::new(),
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
@@ -390,7 +391,7 @@ impl Arena for Ring {
             if record.row().state.name() == StateName::Paused {
                 return Ok(());
             }
-            let error = match self.bench.fleet.pause(record, Kept::FilesOnly, false).await {
+            let error = match self.bench.fleet.pause(record, Kept::FilesOnly, IfSilent::Pause).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };

@@ -1,4 +1,5 @@
-//! The repository of an attempt: what is asked of git for the names that a run has, and what a run is told of it.
+//! The repository of an attempt: builds git operations from a run's data, and converts their results for the
+//! run.
 
 use coffer_core::StepCode;
 use coffer_core::forge::{BranchName, CommitId};
@@ -25,8 +26,9 @@ fn base_name(base: Option<&str>) -> Result<Option<BranchName>, StepError> {
 }
 
 pub(super) fn commit_id(text: &str) -> Result<CommitId, StepError> {
-    text.parse()
-        .map_err(|why| StepError::fatal(StepCode::Commit, format!("it is not known where work began: {why}")))
+    text.parse().map_err(|why| {
+        StepError::fatal(StepCode::Commit, format!("the stored base commit is invalid: {why}"))
+    })
 }
 
 /// Checks out a branch: an existing one, here or on the forge, or a new one from `base`.
@@ -44,19 +46,19 @@ pub(super) fn push_order(repository: &str, branch: &str) -> Result<PushOrder, St
     Ok(PushOrder { repository: Some(plain(repository)), branch, force: false })
 }
 
-/// Fails where the forge now has another commit than was made: what the run says of it would not be true.
+/// Fails if the forge has another commit than the run created: the run's report would be wrong.
 pub(super) fn expect(pushed: &Pushed, commit: &str) -> Result<(), StepError> {
     if pushed.commit == commit {
         return Ok(());
     }
     let message = format!(
-        "branch `{}` was at {commit} and is at {}: something still changes it",
+        "branch `{}` moved from {commit} to {}: a process in the sandbox still changes it",
         pushed.branch, pushed.commit
     );
     Err(StepError::fatal(StepCode::BranchMoved, message))
 }
 
-/// A pull request, as a run keeps it.
+/// A pull request, as a run stores it.
 pub(super) fn kept_pull(repository: &str, pull: coffer_forge::Pull) -> Pull {
     let path = || format!("/api/v1/repositories/{}/pulls/{}", plain(repository), pull.number);
     let url = pull.web_url.unwrap_or_else(path);
@@ -64,7 +66,7 @@ pub(super) fn kept_pull(repository: &str, pull: coffer_forge::Pull) -> Pull {
 }
 
 impl Workbench {
-    /// Has a repository in the sandbox, at its base branch.
+    /// Clones a repository into the sandbox, at its base branch.
     pub(super) fn clone_order(&self, repository: &str, base: Option<&str>) -> Result<CloneOrder, StepError> {
         Ok(CloneOrder {
             repository: plain(repository),
@@ -78,7 +80,7 @@ impl Workbench {
         })
     }
 
-    /// Commits all that was changed. What people wrote is passed on without secrets.
+    /// Commits all changes. Texts of people are redacted.
     pub(super) fn commit_order(
         &self,
         at: &Station,
@@ -99,7 +101,7 @@ impl Workbench {
         }
     }
 
-    /// Proposes a branch, likewise.
+    /// Opens a pull request for a branch. Texts of people are redacted.
     pub(super) fn pull_order(
         &self,
         at: &Station,

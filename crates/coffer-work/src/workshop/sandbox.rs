@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use coffer_core::network::{Base, NetworkSettings, Policy};
 use coffer_core::{
-    AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SizeWish, StateName, StepCode,
-    TemplateRef,
+    AgentId, DestroyReason, Millis, OnTimeout, ProjectId, SandboxId, SandboxPurpose, SizeWish, StateName,
+    StepCode, TaskId, TemplateRef,
 };
 use coffer_flow::StepError;
 use coffer_store::{Bounds, Idempotency, Inserted, ProjectScope};
@@ -32,6 +32,8 @@ pub struct SandboxOrder<'a> {
     pub key: &'a str,
     /// Its owner, if any.
     pub agent: Option<AgentId>,
+    /// The task that it is for, if any.
+    pub task: Option<TaskId>,
     /// The server's default if `None`.
     pub template: Option<&'a str>,
     /// Variables that get a secret's value, by the secret's name.
@@ -99,6 +101,7 @@ impl Workbench {
             .map_err(|error| StepError::fatal(StepCode::Network, error.to_string()))?;
         Ok(CreateSpec {
             agent: order.agent,
+            task: order.task,
             template,
             metadata: order.metadata.clone(),
             env_vars: BTreeMap::new(),
@@ -117,8 +120,10 @@ impl Workbench {
             },
             size: order.size,
             base: None,
+            volumes: Vec::new(),
             // Processes of a snapshot rely on their size; an agent starts from scratch in any case.
             memory: (!order.size.is_none()).then_some(false),
+            purpose: SandboxPurpose::Use,
             idempotency: Some((order.key.to_string(), FINGERPRINT.to_string())),
         })
     }
@@ -138,7 +143,10 @@ impl Workbench {
         let idempotency = Idempotency { key, fingerprint: FINGERPRINT };
         Ok(match self.store.earlier_sandbox(scope, idempotency).await? {
             Inserted::Existing(row) => Some(row.id),
-            Inserted::New | Inserted::KeyReusedDifferently | Inserted::OverQuota(_) => None,
+            Inserted::New
+            | Inserted::KeyReusedDifferently
+            | Inserted::OverQuota(_)
+            | Inserted::VolumeGone => None,
         })
     }
 

@@ -87,6 +87,7 @@ impl Workshop for TaskShop {
         let order = SandboxOrder {
             key: &key(brief.run, "sandbox"),
             agent: Some(brief.agent),
+            task: Some(brief.task),
             template: definition.template.as_deref(),
             secrets: &definition.secrets,
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
@@ -148,15 +149,15 @@ impl Workshop for TaskShop {
         };
         let allowance = self.allowance(brief, turn.before).await?;
         let work = self.bench.start_agent(&at, order).await?;
-        // So that its output can be read from now on.
+        // Record the execution now, so that clients can read its output while it runs.
         let execution = Some(work.execution);
         self.note(start, AttemptNote { execution, ..AttemptNote::default() }).await?;
         let tell = move |(doing, report): Progress| {
             let note = AttemptNote { doing: Some(doing), ..so_far(turn.before, &report) };
             async move {
                 if let Err(error) = self.note(start, note).await {
-                    // What it comes to is put on record at its end.
-                    tracing::debug!("how far run {} is was not told: {error}", start.run);
+                    // The totals are recorded when it ends.
+                    tracing::debug!("could not publish progress of run {}: {error}", start.run);
                 }
             }
             .boxed()
@@ -234,7 +235,7 @@ impl Workshop for TaskShop {
     ) -> Result<Pull, StepError> {
         let sandbox = self.own_attempt(brief).await?.and_then(|attempt| attempt.note.sandbox);
         let sandbox = sandbox
-            .ok_or_else(|| StepError::fatal(StepCode::SandboxLost, "the attempt has no sandbox on record"))?;
+            .ok_or_else(|| StepError::fatal(StepCode::SandboxLost, "the attempt has no recorded sandbox"))?;
         let at = self.station(brief, sandbox);
         let agent = self.bench.name_of(&at.scope, brief.agent).await?;
         let (task, command) = (brief.task.to_string(), brief.check_command.as_deref());

@@ -1,0 +1,40 @@
+//! Builds templates: runs steps in a sandbox and keeps its snapshots.
+//!
+//! A template is a snapshot, and so is the result of every step ([design
+//! 0016](../../../docs/design/0016-template-builds.md)). The cache of steps is also the journal of a build: one that
+//! a crash interrupted begins again from its longest cached prefix.
+//!
+//! ```text
+//! Builds ─► run ─► source     what the build starts from
+//!             ├──► image      pulls and unpacks what the source names
+//!             ├──► key        which steps are cached
+//!             ├──► workplace  the sandbox: commands, files, snapshots
+//!             └──► log        what the client sees
+//! ```
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests may spawn, sleep and poison locks"
+    )
+)]
+
+mod builds;
+mod error;
+mod files;
+mod image;
+mod key;
+mod log;
+mod names;
+mod run;
+mod source;
+mod step;
+mod sweep;
+mod workplace;
+
+pub use builds::{BuildSettings, Builds, Images, RegistrySettings, Upload};
+pub use error::BuildError;
+pub use names::ImageNames;
+pub use step::{BadPlan, is_hash};

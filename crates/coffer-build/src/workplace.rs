@@ -1,0 +1,313 @@
+//! The sandbox of a build: commands, files and snapshots in it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coffer_core::{BuildLogLevel, DestroyReason, ExecutionId, SnapshotPurpose, TemplateDefaults, chain};
+use coffer_fleet::exec::{Command, End, Exec, ExecError, Step as Output, reach};
+use coffer_fleet::{FleetError, MemoryWish, Record, SnapshotSpec};
+use coffer_guest::{GuestError, Wake};
+use coffer_store::{ProjectScope, SnapshotRow, Store};
+use coffer_wire::agentd::{Unpack, Unpacked};
+use futures_util::TryStreamExt as _;
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use tokio::fs::File;
+use tokio_util::io::ReaderStream;
+
+use crate::log::{BuildLog, Lines};
+use crate::step::expand;
+
+/// How much of an archive is sent at once.
+const PIECE: usize = 1 << 18;
+/// Lines of a failed command that its error repeats.
+const TAIL: usize = 20;
+
+/// The default search path of commands, which `$PATH` in a value means if no step set one.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Why a step did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StepError {
+    /// The build is wrong: the client has to change it.
+    #[error("{0}")]
+    Failed(String),
+    /// The host or the sandbox failed: the same may work again.
+    #[error("{0}")]
+    Transient(String),
+}
+
+impl From<ExecError> for StepError {
+    fn from(error: ExecError) -> Self {
+        let text = match &error {
+            ExecError::Guest(GuestError::Refused { message, .. })
+                if message.starts_with("invalid username") =>
+            {
+                // The SDKs' tests compare this text.
+                return Self::Failed(format!("command failed: unauthenticated: {message}"));
+            }
+            ExecError::Guest(GuestError::Refused { message, .. }) => message.clone(),
+            error => chain(error),
+        };
+        if error.is_transient() { Self::Transient(text) } else { Self::Failed(text) }
+    }
+}
+
+impl From<FleetError> for StepError {
+    fn from(error: FleetError) -> Self {
+        let text = chain(&error);
+        if error.is_transient() { Self::Transient(text) } else { Self::Failed(text) }
+    }
+}
+
+/// A running sandbox of a build.
+#[derive(Debug)]
+pub(crate) struct Workplace {
+    pub(crate) exec: Exec,
+    pub(crate) scope: ProjectScope,
+    pub(crate) record: Arc<Record>,
+    /// What the next step starts with.
+    pub(crate) defaults: TemplateDefaults,
+    /// How much of the sandbox's disk earlier snapshots are charged for.
+    counted_bytes: u64,
+}
+
+impl Workplace {
+    pub(crate) fn new(
+        exec: Exec,
+        scope: ProjectScope,
+        record: Arc<Record>,
+        defaults: Option<TemplateDefaults>,
+    ) -> Self {
+        let placed = record.row().placement.map(|placement| placement.template);
+        let placed = placed.map(|template| TemplateDefaults {
+            user: template.default_user,
+            workdir: template.default_workdir,
+            env: template.env,
+            start: None,
+        });
+        let root = || TemplateDefaults {
+            user: "root".to_string(),
+            workdir: None,
+            env: BTreeMap::new(),
+            start: None,
+        };
+        let defaults = defaults.or(placed).unwrap_or_else(root);
+        Self { exec, scope, record, defaults, counted_bytes: 0 }
+    }
+
+    /// Runs a shell line and logs its output.
+    pub(crate) async fn run(
+        &self,
+        line: &str,
+        user: Option<&str>,
+        timeout: Duration,
+        log: &BuildLog,
+    ) -> Result<(), StepError> {
+        let mut command = self.shell(line, Some(timeout));
+        if let Some(user) = user {
+            command.user = Some(user.to_string());
+        }
+        let mut tail = std::collections::VecDeque::new();
+        let ended = self.follow(command, log, &mut tail).await;
+        let failed = match ended {
+            Ok(0) => return Ok(()),
+            Ok(code) => {
+                let mut message = format!("exit status {code}");
+                for line in tail {
+                    message = format!("{message}\n{line}");
+                }
+                StepError::Failed(message)
+            }
+            Err(error) => error,
+        };
+        let shown: String = line.chars().take(1000).collect();
+        Err(match failed {
+            StepError::Failed(why) => StepError::Failed(format!("failed to run command '{shown}': {why}")),
+            transient => transient,
+        })
+    }
+
+    /// Starts a shell line that runs on.
+    pub(crate) async fn launch(&self, line: &str) -> Result<ExecutionId, StepError> {
+        let id = ExecutionId::generate();
+        self.exec.launch(&self.record, id, self.shell(line, None)).await?;
+        Ok(id)
+    }
+
+    /// Whether a shell line succeeds.
+    pub(crate) async fn succeeds(&self, line: &str, timeout: Duration) -> Result<bool, StepError> {
+        let result = self.exec.run(&self.record, self.shell(line, Some(timeout)), None).await?;
+        Ok(result.succeeded())
+    }
+
+    /// The exit code of a launched line, if it failed.
+    pub(crate) async fn ended_badly(&self, store: &Store, id: ExecutionId) -> Result<Option<i64>, StepError> {
+        let row = store.execution(&self.scope, id).await;
+        let row = row.map_err(|error| StepError::Transient(chain(&error)))?;
+        Ok(row.and_then(|row| row.exit_code).filter(|code| *code != 0))
+    }
+
+    fn shell(&self, line: &str, timeout: Option<Duration>) -> Command {
+        Command {
+            words: ["/bin/bash", "-l", "-c", line].map(String::from).to_vec(),
+            shown: Some(line.to_string()),
+            cwd: self.defaults.workdir.clone(),
+            env: self.defaults.env.clone(),
+            user: Some(self.defaults.user.clone()),
+            timeout,
+            ..Command::default()
+        }
+    }
+
+    /// Runs a command of our own as root, quietly. Returns whether it succeeded, and what it wrote to its errors.
+    pub(crate) async fn root(&self, script: &str, arguments: &[&str]) -> Result<(bool, String), StepError> {
+        let mut words: Vec<String> = ["/bin/sh", "-c", script, "sh"].map(String::from).to_vec();
+        words.extend(arguments.iter().map(ToString::to_string));
+        let command = Command {
+            words,
+            cwd: Some("/".to_string()),
+            user: Some("root".to_string()),
+            timeout: Some(Duration::from_secs(60)),
+            most: 4096,
+            ..Command::default()
+        };
+        let result = self.exec.run(&self.record, command, None).await?;
+        Ok((result.succeeded(), result.stderr.trim().to_string()))
+    }
+
+    async fn follow(
+        &self,
+        command: Command,
+        log: &BuildLog,
+        tail: &mut std::collections::VecDeque<String>,
+    ) -> Result<i32, StepError> {
+        let guest = self.exec.admit(&self.record, &command).await?;
+        let mut run = self.exec.start(&self.record, guest, ExecutionId::generate(), command, None).await?;
+        let (mut stdout, mut stderr) = (Lines::default(), Lines::default());
+        let mut write = async |lines: Vec<String>, level| {
+            for line in lines {
+                if tail.len() == TAIL {
+                    tail.pop_front();
+                }
+                tail.push_back(line.clone());
+                log.add(level, line).await;
+            }
+        };
+        let end = loop {
+            match run.step().await.map_err(ExecError::from)? {
+                Output::Stdout(data) => write(stdout.add(&data), BuildLogLevel::Info).await,
+                Output::Stderr(data) => write(stderr.add(&data), BuildLogLevel::Warn).await,
+                Output::Nothing => {}
+                Output::End(end) => break end,
+            }
+        };
+        write(stdout.take().into_iter().collect(), BuildLogLevel::Info).await;
+        write(stderr.take().into_iter().collect(), BuildLogLevel::Warn).await;
+        match end {
+            End::Exited(end) => Ok(end.exit_code),
+            End::TimedOut => Err(StepError::Failed("it exceeded the time limit of the build".to_string())),
+        }
+    }
+
+    /// Unpacks an archive.
+    pub(crate) async fn unpack(&self, how: &Unpack, archive: File) -> Result<Unpacked, StepError> {
+        let guest = reach(&self.exec.fleet, &self.record, Wake::ByPolicy).await?;
+        let pieces = ReaderStream::with_capacity(archive, PIECE).map_ok(Frame::data);
+        let unpacked = guest.unpack(how, StreamBody::new(pieces)).await;
+        unpacked.map_err(|error| match error {
+            // It is the archive's fault, or the disk limit's.
+            GuestError::Refused { message, .. } => StepError::Failed(message),
+            error => ExecError::from(error).into(),
+        })
+    }
+
+    pub(crate) fn set_env(&mut self, pairs: &[(String, String)]) {
+        for (name, value) in pairs {
+            let mut variables = self.defaults.env.clone();
+            variables.entry("PATH".to_string()).or_insert_with(|| DEFAULT_PATH.to_string());
+            let value = expand(value, &variables);
+            self.defaults.env.insert(name.clone(), value);
+        }
+    }
+
+    /// Makes a directory the working directory, and creates it for the current user if it does not exist.
+    pub(crate) async fn set_workdir(&mut self, path: &str) -> Result<(), StepError> {
+        let path = self.absolute(&expand(path, &self.defaults.env)).await?;
+        let script = "[ -d \"$1\" ] || { mkdir -p -- \"$1\" && chown \"$2\" -- \"$1\"; }";
+        match self.root(script, &[&path, &self.defaults.user]).await? {
+            (true, _) => {
+                self.defaults.workdir = Some(path);
+                Ok(())
+            }
+            (false, why) => Err(StepError::Failed(format!("failed to create workdir '{path}': {why}"))),
+        }
+    }
+
+    /// Makes a user the default one, and creates it if it does not exist.
+    pub(crate) async fn set_user(&mut self, name: &str) -> Result<(), StepError> {
+        let script = "id -u \"$1\" >/dev/null 2>&1 && exit 0
+            case $1 in *[!0-9]*) ;; *) exit 0 ;; esac
+            if command -v useradd >/dev/null 2>&1; then useradd -m -s /bin/bash -- \"$1\"; else adduser -D -- \"$1\"; fi";
+        match self.root(script, &[name]).await? {
+            (true, _) => {
+                self.defaults.user = name.to_string();
+                Ok(())
+            }
+            (false, why) => Err(StepError::Failed(format!("failed to create user '{name}': {why}"))),
+        }
+    }
+
+    /// A path as the current user means it: below the working directory, or else its home.
+    pub(crate) async fn absolute(&self, path: &str) -> Result<String, StepError> {
+        if path.starts_with('/') {
+            return Ok(path.to_string());
+        }
+        let base = match &self.defaults.workdir {
+            Some(workdir) => workdir.clone(),
+            None => {
+                let command = Command {
+                    words: ["/bin/sh", "-c", "cd && pwd"].map(String::from).to_vec(),
+                    user: Some(self.defaults.user.clone()),
+                    timeout: Some(Duration::from_secs(60)),
+                    most: 4096,
+                    ..Command::default()
+                };
+                let home = self.exec.run(&self.record, command, None).await?;
+                String::from_utf8_lossy(&home.stdout).trim().to_string()
+            }
+        };
+        let path = path.strip_prefix("./").unwrap_or(path);
+        let path = if path == "." { "" } else { path };
+        Ok(format!("{}/{path}", base.trim_end_matches('/')))
+    }
+
+    /// Takes a snapshot that carries the defaults.
+    pub(crate) async fn snapshot(
+        &mut self,
+        purpose: SnapshotPurpose,
+        memory: Option<bool>,
+        created_by: Option<String>,
+    ) -> Result<SnapshotRow, StepError> {
+        let fleet = &self.exec.fleet;
+        fleet.set_defaults(&self.record, &self.defaults).await?;
+        let spec = SnapshotSpec {
+            wish: MemoryWish { memory, with_secrets: false },
+            created_by,
+            purpose,
+            counted_bytes: self.counted_bytes,
+            ..SnapshotSpec::default()
+        };
+        let row = fleet.snapshot(self.scope, self.record.clone(), spec).await?;
+        self.counted_bytes += row.files_bytes;
+        Ok(row)
+    }
+
+    pub(crate) async fn destroy(self) {
+        let (fleet, id) = (self.exec.fleet.clone(), self.record.id);
+        if let Err(error) = fleet.destroy(self.record, DestroyReason::Requested).await {
+            tracing::warn!(sandbox.id = %id, "could not destroy the sandbox {id} of a build: {}", chain(&error));
+        }
+    }
+}
