@@ -20,6 +20,16 @@ pub struct Host {
     pub cpu_limit: bool,
     pub process_limit: bool,
     pub network: bool,
+    /// The largest sandbox that can be created here, whatever the project's quotas are.
+    pub largest_sandbox: LargestSandbox,
+}
+
+/// The largest values of a new sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LargestSandbox {
+    pub cpu_count: u32,
+    pub memory_mib: u64,
+    pub disk_mib: u64,
 }
 
 /// The host as an operator sees it.

@@ -46,6 +46,7 @@ pub mod snapshots;
 pub mod tasks;
 pub mod templates;
 pub mod usage;
+pub mod volumes;
 pub mod webhooks;
 
 pub use error::ErrorShape;

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use coffer_core::network::Policy;
-use coffer_core::{AgentId, SnapshotId};
+use coffer_core::{AgentId, SnapshotId, TaskId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::network::PolicyShape;
+use crate::volumes::{NewMount, VolumeMount};
 
 /// A new sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -48,6 +49,28 @@ pub struct NewSandbox {
     /// The agent that owns it; with an agent's key, that agent.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
+    // Left out if not given: digests of requests from before there was the field stay the same.
+    /// The task of the project that it is for.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<TaskId>,
+    /// Processors, instead of the server's default or the snapshot's. `GET /api/v1/host` shows the largest value. If
+    /// the processes of a snapshot continue, processors and memory must be the snapshot's.
+    #[schema(minimum = 1)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_count: Option<u32>,
+    /// Memory, instead of the default.
+    #[schema(minimum = 64)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// Disk, instead of the default: how much it may write on top of its template or snapshot, so it may be smaller
+    /// than the snapshot.
+    #[schema(minimum = 16)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_mib: Option<u64>,
+    /// Volumes to mount, at most 16; with an agent's key only read-only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<NewMount>,
 }
 
 /// The action at the timeout.
@@ -69,6 +92,8 @@ pub struct Sandbox {
     pub reason: Option<String>,
     pub template: String,
     pub agent_id: Option<String>,
+    /// The task that it is for.
+    pub task_id: Option<String>,
     pub metadata: BTreeMap<String, String>,
     pub cpu_count: u32,
     pub memory_mib: u64,
@@ -86,7 +111,8 @@ pub struct Sandbox {
     pub lease_s: Option<i64>,
     /// When its lease expires, unless a heartbeat arrives.
     pub lease_expires_at: Option<String>,
-    /// When it was last used, from which its idle time counts; null if this server does not hold it live.
+    /// When it was last used. If another server holds it, or it has ended, as last recorded; null if no use is on
+    /// record.
     pub last_activity_at: Option<String>,
     /// The installation whose host holds it; null if the server has no name for itself.
     pub installation: Option<String>,
@@ -96,6 +122,9 @@ pub struct Sandbox {
     pub snapshot_id: Option<String>,
     /// Which fork of a request it is, from 1.
     pub fork_position: Option<i64>,
+    /// Volumes that it mounts.
+    #[serde(default)]
+    pub volumes: Vec<VolumeMount>,
 }
 
 /// One state change of a sandbox.
@@ -145,8 +174,42 @@ pub struct SandboxQuery {
     /// Only of this agent.
     #[param(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
+    /// Only for this task.
+    #[param(value_type = Option<String>)]
+    pub task_id: Option<TaskId>,
+    /// Only with this pair of metadata: `key=value`, where the first `=` ends the key. May be repeated; all pairs must
+    /// match.
+    #[param(value_type = Option<Vec<String>>, example = json!(["team=core"]))]
+    #[serde(default)]
+    pub metadata: Vec<String>,
     /// `desc` (newest first, the default) or `asc`.
     pub order: Option<String>,
+}
+
+/// Selects samples by their time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct SampleQuery {
+    /// Samples of this time or later, such as `2026-01-31T12:00:00Z`.
+    pub start: Option<String>,
+    /// Samples of this time or earlier.
+    pub end: Option<String>,
+}
+
+/// What a sandbox used at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxSample {
+    pub at: String,
+    pub cpu_count: u32,
+    /// The part of its processors that it used since the sample before, from 0 to 100.
+    pub cpu_used_pct: f64,
+    /// Without the page cache.
+    pub memory_used_bytes: u64,
+    /// The page cache, which the kernel frees when the sandbox needs memory.
+    pub memory_cache_bytes: u64,
+    pub memory_total_bytes: u64,
+    pub disk_used_bytes: u64,
+    pub disk_total_bytes: u64,
 }
 
 /// A sandbox and its project.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, competitions, connections,
     events, exec, executions, files, forks, git, host, keys, limits, logs, network, policy, projects, pulls,
-    queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, usage, webhooks,
+    queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, usage, volumes, webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -169,6 +169,8 @@ fn check_query<T: IntoParams + Serialize + DeserializeOwned>() -> Result<(), Str
         let examples = Examples { schemas: BTreeMap::new(), filling: Filling::Full };
         let value = match examples.value(&parameter.name, &schema) {
             Value::String(text) => text,
+            // One value of a parameter that may be repeated.
+            Value::Array(several) => several[0].as_str().expect("a list of texts").to_string(),
             other => other.to_string(),
         };
         write!(query, "{}={value}&", parameter.name).expect("memory suffices");
@@ -176,8 +178,8 @@ fn check_query<T: IntoParams + Serialize + DeserializeOwned>() -> Result<(), Str
     let query = query.trim_end_matches('&');
     let read: T = serde_html_form::from_str(query).map_err(|error| format!("{error} in {query}"))?;
     let written = serde_html_form::to_string(read).map_err(|error| error.to_string())?;
-    // Commas are encoded.
-    if written.replace("%2C", ",") == query {
+    // Commas and equals signs are encoded.
+    if written.replace("%2C", ",").replace("%3D", "=") == query {
         Ok(())
     } else {
         Err(format!("{query} is written as {written}"))
@@ -236,7 +238,7 @@ fn every_shape_reads_back_what_it_writes() {
         repositories::NewRepository, sandboxes::Extension, sandboxes::NewSandbox,
         sandboxes::PauseBody, sandboxes::ResumeBody, secrets::NewValue, session::SignIn,
         snapshots::NewSnapshot, snapshots::RollbackBody, tasks::ChangedTask, tasks::NewTask,
-        webhooks::ChangedWebhook, webhooks::NewWebhook,
+        volumes::NewMount, volumes::NewVolume, webhooks::ChangedWebhook, webhooks::NewWebhook,
     ];
     let responses = all![check_response:
         ErrorShape, agents::Agent, agents::Definition, agents::PresetInfo, artifacts::Artifact,
@@ -252,7 +254,7 @@ fn every_shape_reads_back_what_it_writes() {
         executions::Piece, files::Entry, forks::Child, forks::ChildError, forks::Family,
         forks::Fork, forks::Node, git::Branched, git::Cloned, git::Committed, git::GitOperation,
         git::PathChange, git::PullRequest, git::Pushed, git::WorkTree, git::WorkTreeDiff,
-        host::Health, host::Host, host::HostFailure, host::HostReport, host::KernelFeature,
+        host::Health, host::Host, host::HostFailure, host::HostReport, host::KernelFeature, host::LargestSandbox,
         keys::Key, keys::MadeKey, limits::GitShape, limits::Lease, limits::QuotaState,
         limits::QuotasShape, limits::RetentionShape, limits::Settings, limits::SettingsShape,
         limits::UseShape, logs::FoundLine, logs::LogLine, network::Reach, policy::Answer,
@@ -261,10 +263,11 @@ fn every_shape_reads_back_what_it_writes() {
         pulls::Status, pulls::Statuses, queue::Queue, queue::QueueCounts, queue::QueueLimits,
         queue::Run, repositories::Branch, repositories::Protection, repositories::Repository,
         repositories::RepositoryDetail, repositories::RepositoryInfo, sandboxes::AtTimeout,
-        sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, secrets::MasterKey,
+        sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, secrets::MasterKey,
         secrets::Missing, secrets::Secret, session::Identity, session::OwnProject,
         snapshots::Snapshot, tasks::AttentionShape, tasks::OnReview, tasks::PlaceShape,
-        tasks::Task, templates::Template, usage::Prices, usage::UsageEntry, webhooks::Delivery,
+        tasks::Task, templates::Template, usage::Prices, usage::UsageEntry, volumes::Volume,
+        volumes::VolumeDetail, volumes::VolumeMount, webhooks::Delivery,
         webhooks::DeliveryDetail, webhooks::MadeWebhook, webhooks::SigningSecret,
         webhooks::Webhook,
     ];
@@ -289,7 +292,7 @@ fn every_query_reads_back_what_it_writes() {
         executions::ExecutionQuery, executions::OutputQuery, executions::PlaceQuery,
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,
         git::RepositoryQuery, logs::FormQuery, logs::LogQuery, network::ReachQuery,
-        pulls::IssueQuery, pulls::PullQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
+        pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
         tasks::TaskQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
         PageQuery,
     ];

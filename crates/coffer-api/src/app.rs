@@ -19,11 +19,14 @@ use coffer_work::tasks::Tasks;
 #[derive(Debug)]
 pub struct App {
     pub fleet: Arc<Fleet>,
+    pub builds: Arc<coffer_build::Builds>,
     /// Recent failures of the host, for operators.
     pub host_failures: HostFailures,
     pub store: Store,
     pub policy: LifetimePolicy,
     pub limits: Limits,
+    /// The disk limit of a volume whose request names none.
+    pub volume_mib: u64,
     pub limiter: Arc<Limiter>,
     pub domain: Option<String>,
     pub default_template: String,

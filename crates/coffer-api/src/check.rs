@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use coffer_core::network::NetworkSettings;
-use coffer_core::{LifetimePolicy, OnTimeout, SizeWish, TemplateRef};
+use coffer_core::{
+    BadMount, Code, LifetimePolicy, MountPath, OnTimeout, SandboxPurpose, SizeWish, TemplateRef, check_mounts,
+};
 use coffer_store::Bounds;
 use coffer_wire::e2b::{NewSandbox, VolumeMount};
 use http::HeaderMap;
@@ -11,9 +13,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
-use coffer_core::Code;
-use coffer_fleet::CreateSpec;
 use coffer_fleet::network;
+use coffer_fleet::{CreateSpec, FleetError, MountWish};
 
 const MOST_METADATA: usize = 64;
 const LONGEST_METADATA: usize = 64 * 1024;
@@ -69,7 +70,7 @@ pub(super) fn create(
         }
     }
     let network = NetworkSettings::from_e2b(new.network, new.allow_internet_access);
-    let network = network.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let network = network.map_err(|error| ApiError::network(&error))?;
     let auto_pause = new.auto_pause.unwrap_or(false);
     let keeps_memory = new.auto_pause_memory.unwrap_or(true);
     let auto_resume = new.auto_resume.is_some_and(|auto_resume| auto_resume.enabled);
@@ -84,12 +85,16 @@ pub(super) fn create(
         }
         (true, false) => OnTimeout::PauseFilesOnly,
     };
-    check_volumes(new.volume_mounts.as_deref().unwrap_or_default())?;
+    let volumes = mounts(new.volume_mounts.unwrap_or_default())?;
     if new.iam.is_some_and(|iam| !iam.tokens.is_empty()) {
-        return Err(ApiError::not_implemented("workload identity tokens (iam)"));
+        return Err(ApiError::of(
+            Code::NotSupported,
+            "this server does not support workload identity tokens (iam); use a secret in network.rules instead",
+        ));
     }
     Ok(CreateSpec {
         agent: None,
+        task: None,
         template,
         metadata,
         env_vars,
@@ -104,6 +109,8 @@ pub(super) fn create(
         size: SizeWish::default(),
         base: None,
         memory: None,
+        purpose: SandboxPurpose::Use,
+        volumes,
         idempotency,
     })
 }
@@ -170,30 +177,17 @@ pub(super) fn env(env: &BTreeMap<String, String>) -> Result<(), ApiError> {
 }
 
 /// Checks paths first, so that a bad request differs from a volume that does not exist.
-fn check_volumes(mounts: &[VolumeMount]) -> Result<(), ApiError> {
-    let mut paths = std::collections::BTreeSet::new();
-    for VolumeMount { path, .. } in mounts {
-        let shown: String = path.chars().take(200).collect();
-        let parts = path.strip_prefix('/').unwrap_or_default().split('/');
-        let clean = path.starts_with('/')
-            && path.len() > 1
-            && parts.into_iter().all(|p| !matches!(p, "" | "." | ".."));
-        if !clean || path.contains('\0') {
-            return Err(ApiError::bad_request(format!(
-                "volume mount path '{shown}' is not absolute and clean"
-            )));
-        }
-        if !paths.insert(path) {
-            return Err(ApiError::bad_request(format!("two volumes are mounted at '{shown}'")));
-        }
-    }
-    match mounts.first() {
-        None => Ok(()),
-        Some(mount) => {
-            let name: String = mount.name.chars().take(64).collect();
-            Err(ApiError::of(Code::NotFound, format!("volume '{name}' not found")))
-        }
-    }
+fn mounts(mounts: Vec<VolumeMount>) -> Result<Vec<MountWish>, ApiError> {
+    let bad = |error: BadMount| ApiError::bad_request(error.to_string());
+    let paths: Vec<MountPath> =
+        mounts.iter().map(|mount| mount.path.parse().map_err(bad)).collect::<Result<_, _>>()?;
+    check_mounts(&paths.iter().collect::<Vec<_>>()).map_err(bad)?;
+    let wish = |(VolumeMount { name, .. }, path): (VolumeMount, MountPath)| {
+        // A volume cannot have another name.
+        let unknown = |_| ApiError::fleet(FleetError::NoVolume(name.clone()), "");
+        Ok(MountWish { name: name.parse().map_err(unknown)?, path, read_only: false })
+    };
+    mounts.into_iter().zip(paths).map(wish).collect()
 }
 
 /// The idempotency key of a request, if it has one, with a digest of the request.

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use coffer_core::network::BadE2bSettings;
 use coffer_core::{Code, Refusal};
 use coffer_fleet::FleetError;
 use coffer_fleet::exec::ExecError;
@@ -67,7 +68,7 @@ impl ApiError {
         Self::of(Code::BadRequest, message)
     }
 
-    /// 422: a field of the request does not fit.
+    /// 422: a field of the request is invalid.
     pub(crate) fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
         Refusal::invalid(field, why).into()
     }
@@ -90,11 +91,6 @@ impl ApiError {
     /// 500 without the cause, which belongs in the log.
     pub(crate) fn internal() -> Self {
         Refusal::internal().into()
-    }
-
-    /// 501: part of E2B's API that this server does not have.
-    pub(crate) fn not_implemented(what: &str) -> Self {
-        Self::of(Code::NotSupported, format!("this server does not support {what} yet"))
     }
 
     /// 429: this key, or this address, asks too often.
@@ -158,6 +154,12 @@ impl ApiError {
     /// A git operation in the sandbox `id` failed.
     pub(crate) fn git(error: &GitError, id: &str) -> Self {
         error.explain(id).into()
+    }
+
+    /// Network settings in E2B's form: 501 if this server lacks what they ask for, else 400.
+    pub(crate) fn network(error: &BadE2bSettings) -> Self {
+        let code = if error.is_unsupported() { Code::NotSupported } else { Code::BadRequest };
+        Self::of(code, error.to_string())
     }
 
     pub(crate) fn forge(error: ForgeError) -> Self {

@@ -12,6 +12,7 @@ use http::Method;
 
 use super::error::ApiError;
 use coffer_core::Code;
+use coffer_fleet::MountWish;
 
 /// A set of kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,17 @@ pub(super) fn check_reach(kind: KeyKind, reach: &Policy, default: Base) -> Resul
         format!("an agent's key cannot open more of the network than `{default}`, the default, to a sandbox");
     Err(ApiError::of(Code::Forbidden, message).hint(
         "leave `network` out, or have a person or a service change it: PUT /api/v1/sandboxes/{id}/network",
+    ))
+}
+
+/// Checks whether a key of this kind may mount these volumes. What an agent writes could be run by other
+/// sandboxes of the project.
+pub(super) fn check_mounts(kind: KeyKind, mounts: &[MountWish]) -> Result<(), ApiError> {
+    if kind != KeyKind::Agent || mounts.iter().all(|mount| mount.read_only) {
+        return Ok(());
+    }
+    Err(ApiError::of(Code::Forbidden, "an agent's key mounts volumes only read-only").hint(
+        "set `read_only` with POST /api/v1/sandboxes, or have a person or a service create the sandbox",
     ))
 }
 
@@ -76,20 +88,27 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("POST", "/sandboxes/{id}/snapshots", PROJECT),
     ("GET", "/snapshots", PROJECT),
     ("GET", "/teams", PROJECT),
-    ("*", "/templates", PROJECT),
-    ("*", "/v2/templates", PROJECT),
-    ("*", "/v3/templates", STAFF),
+    ("GET", "/templates", PROJECT),
+    ("GET", "/v2/templates", PROJECT),
+    ("POST", "/v2/templates", STAFF),
+    ("POST", "/v3/templates", STAFF),
     ("GET", "/templates/aliases/{alias}", PROJECT),
-    ("*", "/templates/tags", STAFF),
-    ("*", "/templates/{id}", PROJECT),
-    ("*", "/templates/{id}/{*rest}", STAFF),
-    ("*", "/v2/templates/{id}", STAFF),
-    ("*", "/v2/templates/{id}/{*rest}", STAFF),
-    ("*", "/volumes", STAFF),
-    ("*", "/volumes/{*rest}", STAFF),
-    ("*", "/volumecontent/{*rest}", STAFF),
-    ("*", "/secrets", STAFF),
-    ("*", "/secrets/{*rest}", STAFF),
+    ("POST DELETE", "/templates/tags", STAFF),
+    ("GET", "/templates/{id}", PROJECT),
+    // Agents delete their snapshots by it; the handler refuses them templates.
+    ("DELETE", "/templates/{id}", PROJECT),
+    ("PATCH", "/templates/{id}", STAFF),
+    ("GET", "/templates/{id}/tags", PROJECT),
+    ("GET", "/templates/{id}/files/{hash}", STAFF),
+    ("GET", "/templates/{id}/builds/{build}/status", PROJECT),
+    ("PATCH", "/v2/templates/{id}", STAFF),
+    ("POST", "/v2/templates/{id}/builds/{build}", STAFF),
+    // Content has tokens of its own. `GET` of one volume returns its token.
+    ("GET", "/volumes", PROJECT),
+    ("POST", "/volumes", STAFF),
+    ("GET DELETE", "/volumes/{id}", STAFF),
+    ("GET POST", "/secrets", STAFF),
+    ("GET POST DELETE", "/secrets/{secret}", STAFF),
     // Git. An agent pushes only to the branches of its tasks.
     ("GET", "/git/{project}/{repository}/info/refs", PROJECT),
     ("POST", "/git/{project}/{repository}/git-upload-pack", PROJECT),
@@ -128,6 +147,10 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("PUT", "/api/v1/agents/{agent}/definition", STAFF),
     ("GET", "/api/v1/secrets", STAFF),
     ("PUT DELETE", "/api/v1/secrets/{secret}", STAFF),
+    ("GET", "/api/v1/volumes", PROJECT),
+    ("POST", "/api/v1/volumes", STAFF),
+    ("GET", "/api/v1/volumes/{volume}", PROJECT),
+    ("DELETE", "/api/v1/volumes/{volume}", STAFF),
     ("GET", "/api/v1/policy", PROJECT),
     ("PUT", "/api/v1/policy", STAFF),
     ("POST", "/api/v1/policy/check", PROJECT),
@@ -156,6 +179,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("POST", "/api/v1/sandboxes/{id}/heartbeat", PROJECT),
     ("GET", "/api/v1/sandboxes/{id}/history", PROJECT),
     ("GET", "/api/v1/sandboxes/{id}/lineage", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/metrics", PROJECT),
     ("GET", "/api/v1/sandboxes/{id}/network", PROJECT),
     ("PUT", "/api/v1/sandboxes/{id}/network", STAFF),
     ("POST", "/api/v1/sandboxes/{id}/snapshots", PROJECT),
@@ -254,12 +278,14 @@ pub(super) fn check(kind: KeyKind, method: &Method, route: Option<&str>) -> Resu
     }
     let refused = |message: String| ApiError::of(Code::Forbidden, message);
     Err(match kind {
-        KeyKind::Operator => refused("this is an operator's key, which belongs to no project".to_string())
-            .hint("use a key of the project; `POST /api/v1/projects/{id}/keys` makes one"),
+        KeyKind::Operator => {
+            refused("this is an operator's key, and operator keys have no project".to_string())
+                .hint("use a key of the project; `POST /api/v1/projects/{id}/keys` creates one")
+        }
         KeyKind::Agent => refused("an agent's key may not do this".to_string())
             .hint("docs/api.md lists what agents may call; ask a person of the project"),
         KeyKind::Person | KeyKind::Service => {
-            refused("this needs an operator's key, and this key is a project's".to_string())
+            refused("this needs an operator's key; this one belongs to a project".to_string())
         }
     })
 }

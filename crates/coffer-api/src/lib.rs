@@ -18,6 +18,7 @@ mod body;
 mod browser;
 mod check;
 mod context;
+mod e2b;
 mod error;
 mod git;
 mod here;
@@ -31,23 +32,27 @@ mod query;
 mod reach;
 mod sandboxes;
 mod scrape;
+mod secrets;
 mod show;
 mod snapshots;
+mod template_builds;
 mod templates;
 mod ui;
+mod upload;
 mod v1;
+mod volumes;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::routing::{any, delete, get, post, put};
+use axum::routing::{get, patch, post, put};
 use http::{Method, Uri};
 
 pub use app::App;
-use auth::{Caller, Write};
 use coffer_core::Code;
+pub use e2b::{E2B_ROUTES, E2bRoute, Support};
 use error::ApiError;
 use error::Shape;
 pub use ui::UiFile;
@@ -63,12 +68,13 @@ pub fn refuse(full: coffer_shares::Full) -> axum::response::Response {
     .0
 }
 
-/// Every route.
-pub fn router(app: App, ui: &'static [UiFile]) -> Router {
-    let later =
-        |what: &'static str| any(move |_: Caller<Write>| async move { ApiError::not_implemented(what) });
-    let app = Arc::new(app);
-    let e2b = Router::new()
+/// The paths of E2B's API that the router has, for the test that compares them with [`E2B_ROUTES`].
+pub fn e2b_paths() -> Vec<&'static str> {
+    e2b_routes().paths
+}
+
+fn e2b_routes() -> e2b::Routes {
+    e2b::Routes::default()
         .route("/health", get(|| async { "OK" }))
         .route("/sandboxes", get(list::running).post(sandboxes::create_v1))
         .route("/v2/sandboxes", get(list::page).post(sandboxes::create_v2))
@@ -88,22 +94,31 @@ pub fn router(app: App, ui: &'static [UiFile]) -> Router {
         .route("/sandboxes/{id}/snapshots", post(snapshots::create))
         .route("/snapshots", get(snapshots::list))
         .route("/teams", get(templates::teams))
-        .route("/templates", get(templates::list).post(templates::build_later))
-        .route("/v2/templates", get(templates::list).post(templates::build_later))
-        .route("/v3/templates", later("template builds"))
+        .route("/templates", get(templates::list))
+        .route("/v2/templates", get(templates::list).post(template_builds::request))
+        .route("/v3/templates", post(template_builds::request))
         .route("/templates/aliases/{alias}", get(templates::alias))
-        .route("/templates/tags", later("template tags"))
-        .route("/templates/{id}", delete(templates::delete).fallback(templates::build_later))
-        .route("/templates/{id}/{*rest}", later("template builds"))
-        .route("/v2/templates/{id}", later("template updates"))
-        .route("/v2/templates/{id}/{*rest}", later("template builds"))
-        .route("/volumes", later("volumes"))
-        .route("/volumes/{*rest}", later("volumes"))
-        .route("/volumecontent/{*rest}", later("volumes"))
-        .route("/secrets", later("secrets"))
-        .route("/secrets/{*rest}", later("secrets"))
-        .fallback(unknown)
-        .method_not_allowed_fallback(wrong_method);
+        .route("/templates/tags", post(template_builds::tag).delete(template_builds::untag))
+        .route("/templates/uploads/{token}", put(template_builds::upload))
+        .route("/templates/{id}", get(templates::detail).delete(templates::delete).patch(templates::update))
+        .route("/templates/{id}/tags", get(template_builds::tags))
+        .route("/templates/{id}/files/{hash}", get(template_builds::files))
+        .route("/templates/{id}/builds/{build}/status", get(template_builds::status))
+        .route("/v2/templates/{id}", patch(templates::update))
+        .route("/v2/templates/{id}/builds/{build}", post(template_builds::start))
+        .route("/volumes", get(volumes::list).post(volumes::create))
+        .route("/volumes/{id}", get(volumes::detail).delete(volumes::delete))
+        .route("/volumecontent/{id}/path", get(volumes::stat).patch(volumes::patch).delete(volumes::remove))
+        .route("/volumecontent/{id}/dir", get(volumes::list_directory).post(volumes::make_directory))
+        .route("/volumecontent/{id}/file", get(volumes::read).put(volumes::write))
+        .route("/secrets", get(secrets::list).post(secrets::create))
+        .route("/secrets/{secret}", get(secrets::show).post(secrets::update).delete(secrets::delete))
+}
+
+/// Every route.
+pub fn router(app: App, ui: &'static [UiFile]) -> Router {
+    let app = Arc::new(app);
+    let e2b = e2b_routes().router.fallback(unknown).method_not_allowed_fallback(wrong_method);
     let accompanied = |routes: Router<Arc<App>>, shape: Shape| {
         let accompany = move |state: State<Arc<App>>, request: Request, next: Next| {
             context::accompany(state, shape, request, next)
@@ -120,8 +135,11 @@ pub fn router(app: App, ui: &'static [UiFile]) -> Router {
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {
+    if let Some(refusal) = e2b::refusal(uri.path()) {
+        return refusal;
+    }
     let path: String = uri.path().chars().take(200).collect();
-    let refusal = ApiError::of(Code::NotFound, format!("there is no {method} {path}"));
+    let refusal = ApiError::of(Code::NotFound, format!("{method} {path} not found"));
     if error::is_own(uri.path()) {
         refusal.hint("GET /api/v1/openapi.json lists every path")
     } else {

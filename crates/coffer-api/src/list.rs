@@ -81,13 +81,13 @@ fn filter(query: &Pairs) -> Result<ListFilter, ApiError> {
         Some(_) => return Err(ApiError::bad_request("order must be asc or desc")),
     };
     let cursor = query.text("nextToken").map(str::parse::<Cursor>).transpose();
-    let cursor =
-        cursor.map_err(|_| ApiError::bad_request("nextToken is not one that this server gave out"))?;
+    let cursor = cursor.map_err(|_| ApiError::bad_request("nextToken is not a token of this server"))?;
     let started_after = query.text("startedAfter").map(str::parse::<jiff::Timestamp>).transpose();
     let started_after = started_after
         .map_err(|_| ApiError::bad_request("startedAfter must be a time such as 2030-01-02T03:04:05Z"))?;
     Ok(ListFilter {
         agent: None,
+        task: None,
         states: states(query)?,
         metadata: metadata(query)?,
         template: query.text("template").map(str::to_lowercase),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::network::Base;
-use coffer_core::{DestroyReason, Kept, Millis, OnTimeout};
+use coffer_core::{Code, DestroyReason, Kept, Millis, OnTimeout};
 use coffer_store::Bounds;
 use coffer_wire::e2b::{
     ConnectRequest, NetworkUpdate, NewSandbox, PauseRequest, RefreshRequest, ResumeRequest, Sandbox,
@@ -18,9 +18,9 @@ use super::auth::{Caller, Named, Read, Write};
 use super::body::{Body, MaybeBody};
 use super::check::{self, Generation};
 use super::error::ApiError;
-use super::{kinds, show};
+use super::{kinds, secrets, show};
 use coffer_fleet::network;
-use coffer_fleet::{Boot, Connected, CreateSpec};
+use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, IfSilent};
 
 /// The default timeout of a `resume`, in seconds.
 const RESUME_S: i64 = 15;
@@ -51,18 +51,29 @@ pub(super) async fn create_v2(
 async fn create(
     app: &App,
     caller: Caller<Write>,
-    new: NewSandbox,
+    mut new: NewSandbox,
     generation: Generation,
     idempotency_key: Option<String>,
 ) -> Result<Created, ApiError> {
+    let rules = new.network.as_mut().and_then(|network| network.rules.as_mut());
+    secrets::spell(app, caller.scope.project(), rules).await?;
+    let is_mcp = new.mcp.is_some();
     let spec = check::create(new, generation, &app.policy, idempotency_key, &caller.actor())?;
     kinds::check_reach(caller.kind, &spec.network.policy, Base::Public)?;
+    kinds::check_mounts(caller.kind, &spec.volumes)?;
     // E2B's request sets the timeout; the project's bounds apply too.
     let project = app.limiter.of(caller.scope.project());
     let bounds =
         Bounds { idle_s: project.idle_s, max_lifetime_s: project.max_lifetime_s, ..Bounds::default() };
     let spec = CreateSpec { agent: caller.scope.agent(), bounds, ..spec };
-    let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
+    let row = app.fleet.create(caller.scope, spec).await.map_err(|error| match error {
+        // SDKs choose this template on their own if `mcp` is given, and start its program themselves.
+        FleetError::UnknownTemplate(name) if is_mcp => ApiError::of(
+            Code::NotFound,
+            format!("template '{name}' not found; `mcp` needs a template that has the program mcp-gateway"),
+        ),
+        error => ApiError::fleet(error, "new"),
+    })?;
     Ok((StatusCode::CREATED, Json(show::sandbox(&row, app.domain.as_deref()))))
 }
 
@@ -123,7 +134,8 @@ pub(super) async fn pause(
     MaybeBody(request): MaybeBody<PauseRequest>,
 ) -> Result<StatusCode, ApiError> {
     let kept = if request.memory.unwrap_or(true) { Kept::MemoryAndFiles } else { Kept::FilesOnly };
-    let paused = app.fleet.pause(named.record, kept, request.require_healthy_guest.unwrap_or(false)).await;
+    let silent = if request.require_healthy_guest == Some(true) { IfSilent::Refuse } else { IfSilent::Pause };
+    let paused = app.fleet.pause(named.record, kept, silent).await;
     paused.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -173,10 +185,11 @@ async fn connect(app: &App, named: Named<Write>, request: ConnectRequest) -> Res
 pub(super) async fn network(
     State(app): State<Arc<App>>,
     named: Named<Write>,
-    MaybeBody(update): MaybeBody<NetworkUpdate>,
+    MaybeBody(mut update): MaybeBody<NetworkUpdate>,
 ) -> Result<StatusCode, ApiError> {
     network::check_update(&update).map_err(|bad| ApiError::bad_request(bad.to_string()))?;
-    let update = network::read_update(update).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    secrets::spell(&app, named.record.project, update.rules.as_mut()).await?;
+    let update = network::read_update(update).map_err(|error| ApiError::network(&error))?;
     let set = app.fleet.set_network(named.record, update).await;
     set.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(StatusCode::NO_CONTENT)

@@ -43,8 +43,12 @@ pub(super) fn listed(row: &SandboxRow) -> Option<ListedSandbox> {
         envd_version: row.envd_version.clone(),
         alias: row.alias.clone(),
         metadata: row.metadata.clone(),
-        volume_mounts: Vec::new(),
+        volume_mounts: row.volumes.iter().map(mount).collect(),
     })
+}
+
+fn mount(mount: &coffer_store::VolumeMount) -> e2b::VolumeMount {
+    e2b::VolumeMount { name: mount.name.to_string(), path: mount.path.to_string() }
 }
 
 /// Everything about one sandbox.

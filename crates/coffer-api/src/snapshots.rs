@@ -47,6 +47,7 @@ pub(super) async fn create(
         wish: MemoryWish { memory: request.memory, with_secrets: false },
         created_by: Some(caller.key_id.to_string()),
         idempotency: None,
+        ..SnapshotSpec::default()
     };
     let made = app.fleet.snapshot(caller.scope, named.record, spec).await;
     let row = made.map_err(|error| ApiError::fleet(error, &named.id))?;
@@ -65,8 +66,7 @@ pub(super) async fn list(
         return Err(ApiError::bad_request(format!("limit must be between 1 and {LARGEST_PAGE}")));
     }
     let before = query.text("nextToken").map(str::parse::<SnapshotId>).transpose();
-    let before =
-        before.map_err(|_| ApiError::bad_request("nextToken is not one that this server gave out"))?;
+    let before = before.map_err(|_| ApiError::bad_request("nextToken is not a token of this server"))?;
     let mut headers = HeaderMap::new();
     // A name may also be an id.
     if let Some(reference) = query.text("name").and_then(|name| name.parse::<TemplateRef>().ok())
@@ -112,6 +112,7 @@ pub(super) async fn fork(
         count,
         timeout_ms,
         wish: MemoryWish::default(),
+        task: None,
         idle_s: None,
         sizes: Vec::new(),
         metadata: Default::default(),

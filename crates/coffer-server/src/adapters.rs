@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use coffer_core::clock::now_ms;
 use coffer_core::command::RefusedCommand;
 use coffer_core::sync::Mutex;
-use coffer_core::{AuditId, ExecutionSource, SandboxId};
+use coffer_core::{AuditId, Code, ExecutionSource, ProjectId, SandboxId};
 use coffer_fleet::Fleet;
 use coffer_fleet::audit::AuditLog;
 use coffer_fleet::commands::Commands;
@@ -66,9 +66,15 @@ impl Gatekeeper {
 impl Gate for Gatekeeper {
     fn guard(&self, sandbox: SandboxId) -> Option<Guard> {
         let record = self.fleet.any(sandbox)?;
-        let policy = self.commands.policy(record.project)?;
+        if !self.commands.restricts(record.project) {
+            return None;
+        }
         let token = record.live().row.access_token.as_ref().map(|token| token.reveal().to_string());
-        Some(Guard { policy, access_token: token })
+        Some(Guard { access_token: token })
+    }
+
+    fn permit(&self, project: ProjectId, words: &[String]) -> Result<(), RefusedCommand> {
+        self.commands.check(project, words)
     }
 
     async fn refused(&self, sandbox: SandboxId, what: &RefusedCommand) {
@@ -88,7 +94,7 @@ impl Gate for Gatekeeper {
                 action: "POST /process.Process/Start".to_string(),
                 subject: Some(sandbox.to_string()),
                 status: 403,
-                code: Some("command_refused".to_string()),
+                code: Some(Code::CommandRefused.to_string()),
                 request_id: id.to_string(),
                 at_ms: now_ms(),
             })

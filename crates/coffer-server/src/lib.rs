@@ -15,12 +15,14 @@
 
 mod adapters;
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use coffer_api::UiFile;
+pub use coffer_build::{BuildSettings, ImageNames, RegistrySettings};
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
 use coffer_fleet::exec::Exec;
@@ -69,7 +71,13 @@ pub struct ServerConfig {
     pub tasks: TaskSettings,
     pub webhooks: WebhookSettings,
     pub artifacts: ArtifactSettings,
+    pub builds: BuildSettings,
+    /// Images that templates serve.
+    pub images: ImageNames,
+    pub registries: RegistrySettings,
     pub forge: ForgeSettings,
+    /// Variables of every sandbox, unless its template or its creator sets them.
+    pub environment: BTreeMap<String, String>,
     /// How git is started for local repositories.
     pub git_processes: GitProcesses,
     /// Trusted roots of forges, in addition to the machine's own; as PEM.
@@ -105,7 +113,11 @@ impl Default for ServerConfig {
             tasks: TaskSettings::default(),
             webhooks: WebhookSettings::default(),
             artifacts: ArtifactSettings::default(),
+            builds: BuildSettings::default(),
+            images: ImageNames::default(),
+            registries: RegistrySettings::default(),
             forge: ForgeSettings::default(),
+            environment: BTreeMap::new(),
             git_processes: GitProcesses::default(),
             extra_roots: None,
             trusted_proxies: TrustedProxies::default(),
@@ -121,15 +133,17 @@ impl Default for ServerConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    #[error("could not tell the address of the listener on {listen}")]
+    #[error("could not read the address of the listener on {listen}")]
     Listener { listen: SocketAddr, source: std::io::Error },
     #[error("could not open the local repositories in `{}`", dir.display())]
     Repositories { dir: PathBuf, source: std::io::Error },
     #[error("could not set up traces")]
     Traces(#[from] BadTraceSetting),
+    #[error("could not open the store of images: {0}")]
+    Images(String),
     #[error("could not {doing}")]
     Records { doing: String, source: coffer_store::StoreError },
-    #[error("could not compare the sandboxes on record with those of the host")]
+    #[error("could not compare the recorded sandboxes with those of the host")]
     Sandboxes(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
@@ -140,6 +154,9 @@ impl ServeError {
             Self::Listener { .. } => "choose another address with --listen",
             Self::Repositories { .. } => {
                 "the server's user must be able to write there, and the disk must not be full"
+            }
+            Self::Images(_) => {
+                "correct the settings [registries]; the server's user must be able to write below its directory"
             }
             Self::Traces(_) => "correct the setting, or unset it to send no traces; see docs/monitoring.md",
             Self::Records { .. } => {
@@ -216,14 +233,13 @@ pub async fn serve(
             output: output.clone(),
             audit: audit.clone(),
             pools,
+            environment: config.environment.clone(),
         },
         stop.child_token(),
     )
     .await
     .map_err(|error| match error {
-        coffer_fleet::FleetError::Store(source) => {
-            ServeError::records("read the sandboxes on record")(source)
-        }
+        coffer_fleet::FleetError::Store(source) => ServeError::records("read the recorded sandboxes")(source),
         error => ServeError::Sandboxes(Box::new(error)),
     })?;
     if let Ok(templates) = fleet.templates().await {
@@ -243,6 +259,23 @@ pub async fn serve(
     let proxy =
         coffer_proxy::Proxy::new(Arc::new(adapters::Sandboxes(fleet.clone())), Arc::new(gate), &pools);
     let exec = Exec { fleet: fleet.clone(), commands: commands.clone(), output: output.clone() };
+    let layers = config.server_dir.join("image-layers");
+    let images = coffer_build::Images::open(
+        config.images.clone(),
+        &config.registries,
+        config.extra_roots.clone(),
+        layers,
+    );
+    let images = images.map_err(ServeError::Images)?;
+    let builds = coffer_build::Builds::start(
+        exec.clone(),
+        store.clone(),
+        config.server_dir.join("template-files"),
+        (config.builds, images),
+        &pools,
+        stop.child_token(),
+    );
+    let builds = builds.await.map_err(ServeError::records("continue recorded builds"))?;
     let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), exec.clone(), telemetry.clone());
     let git = Arc::new(git);
     followers.spawn(git.clone().keep(stop.child_token()));
@@ -278,7 +311,7 @@ pub async fn serve(
         Arc::new(coffer_flow::compete::CompeteKind::new(store.clone(), ring)),
     ];
     let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await;
-    let tasks = Arc::new(tasks.map_err(ServeError::records("take up the runs on record"))?);
+    let tasks = Arc::new(tasks.map_err(ServeError::records("take over the recorded runs"))?);
     followers.spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
     let floor =
         coffer_forge::DiskFloor::new(config.server_dir.clone(), config.limits.min_free_disk.as_bytes());
@@ -306,10 +339,12 @@ pub async fn serve(
     let webhooks = webhooks.await.map_err(ServeError::records("read the webhooks' deliveries"))?;
     let app = coffer_api::App {
         fleet: fleet.clone(),
+        builds: builds.clone(),
         host_failures,
         store: store.clone(),
         policy: config.lifetime,
         limits: config.default_limits,
+        volume_mib: config.limits.volume_size.as_mib().max(1),
         limiter,
         domain: config.domain,
         default_template: config.default_template,
@@ -338,6 +373,7 @@ pub async fn serve(
     let front = Arc::new(coffer_proxy::Front { api, proxy, seats, trusted, refuse });
     coffer_proxy::serve(listener, front, stop).await;
     tasks.finish().await;
+    builds.finish(LAST_STEPS).await;
     webhooks.finish(LAST_STEPS).await;
     forges.finish(LAST_STEPS).await;
     fleet.finish(LAST_STEPS).await;

@@ -1,12 +1,15 @@
 //! The part of agentd that the server itself calls.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coffer_wire::agentd::{Init, JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact};
+use coffer_wire::agentd::{
+    Init, JournalAck, JournalPage, JournalRecord, OutputStream, ProcessFact, VolumeEntry, VolumeEntryKind,
+};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -51,6 +54,8 @@ struct Shared {
     inits: Mutex<Vec<Init>>,
     journal: watch::Sender<Journal>,
     guest: Guest,
+    /// The files of the volume that it serves.
+    volume: Mutex<BTreeMap<String, Bytes>>,
 }
 
 impl FakeAgentd {
@@ -61,6 +66,7 @@ impl FakeAgentd {
             manners,
             inits: Mutex::default(),
             guest: Guest::default(),
+            volume: Mutex::default(),
             journal: watch::Sender::new(Journal::new(manners)),
         });
         let stop = CancellationToken::new();
@@ -100,6 +106,49 @@ impl FakeAgentd {
     }
 }
 
+impl Shared {
+    /// Files by the whole query that names them; there are no directories.
+    fn serve_volume(&self, method: &Method, what: &str, query: &str, body: Bytes) -> Response<Full<Bytes>> {
+        let mut files = self.volume.lock().unwrap();
+        let entry = |size: usize| {
+            let entry = VolumeEntry {
+                name: "file".into(),
+                kind: VolumeEntryKind::File,
+                path: query.to_string(),
+                size: size as u64,
+                mode: 0o600,
+                uid: 1,
+                gid: 2,
+                atime_ms: 1000,
+                mtime_ms: 2000,
+                ctime_ms: 3000,
+                target: None,
+            };
+            Bytes::from(serde_json::to_vec(&entry).unwrap())
+        };
+        let (status, body) = match (method, what, files.get(query).cloned()) {
+            (_, "file", _) if query.contains("full") => {
+                (StatusCode::INSUFFICIENT_STORAGE, Bytes::from_static(b"{\"code\":507,\"message\":\"full\"}"))
+            }
+            (&Method::PUT, "file", _) => {
+                let entry = entry(body.len());
+                files.insert(query.to_string(), body);
+                (StatusCode::CREATED, entry)
+            }
+            (&Method::GET, "file", Some(content)) => (StatusCode::OK, content),
+            (&Method::GET, "path", Some(content)) => (StatusCode::OK, entry(content.len())),
+            (&Method::DELETE, "path", Some(_)) => {
+                files.remove(query);
+                (StatusCode::NO_CONTENT, Bytes::new())
+            }
+            _ => {
+                (StatusCode::NOT_FOUND, Bytes::from_static(b"{\"code\":404,\"message\":\"path not found\"}"))
+            }
+        };
+        Response::builder().status(status).body(Full::new(body)).unwrap()
+    }
+}
+
 async fn serve(listener: UnixListener, shared: Arc<Shared>, stop: CancellationToken) {
     loop {
         let accepted = tokio::select! {
@@ -132,6 +181,9 @@ async fn answer(
     let body = body.collect().await.unwrap().to_bytes();
     if let Some(reply) = shared.guest.answer(&parts, &body).await {
         return Ok(reply);
+    }
+    if let Some(what) = parts.uri.path().strip_prefix("/coffer/volume/") {
+        return Ok(shared.serve_volume(&parts.method, what, parts.uri.query().unwrap_or_default(), body));
     }
     let (status, body) = match (&parts.method, parts.uri.path()) {
         (&Method::POST, "/init") if shared.manners == Manners::Broken => {

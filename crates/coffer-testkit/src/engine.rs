@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::{Policy, Refusal, Refusals, RefusedKind, Traffic};
-use coffer_core::{Boot, Memory, ProjectId, SandboxId, SnapshotId};
+use coffer_core::{Boot, LargestSize, Memory, ProjectId, SandboxId, SnapshotId, TemplateDefaults, VolumeId};
 use coffer_engine::{
     Capabilities, CreateSandbox, DeathCause, Engine, EngineError, EngineNotice, NodeInfo, Orphan, Placement,
-    RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo,
+    RunState, Sample, SandboxStatus, SnapshotInfo, TemplateInfo, VolumeInfo,
 };
 use tokio::sync::{broadcast, watch};
 
@@ -27,10 +27,13 @@ pub enum Op {
     Stop,
     Start,
     SetNetwork,
+    SetDefaults,
     Hibernate,
     Snapshot,
     DeleteSnapshot,
     Rollback,
+    CreateVolume,
+    DeleteVolume,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,8 @@ struct Inner {
     refusals: HashMap<SandboxId, Vec<Refusal>>,
     orphans: Vec<Orphan>,
     snapshots: HashMap<SnapshotId, SnapshotInfo>,
+    /// Volumes with their limits in MiB.
+    volumes: HashMap<VolumeId, u64>,
     /// The requested sandboxes, in order.
     orders: Vec<CreateSandbox>,
     /// Errors for the next calls, one each.
@@ -61,6 +66,8 @@ struct Inner {
     changing: HashSet<SandboxId>,
     /// The size of new snapshots.
     snapshot_bytes: u64,
+    /// The size of the host, if it reports one.
+    largest: Option<LargestSize>,
 }
 
 #[derive(Debug)]
@@ -72,6 +79,20 @@ struct Sandbox {
     agentd: Option<FakeAgentd>,
     /// Its processes, while they are on disk.
     asleep: Option<FakeAgentd>,
+}
+
+impl Inner {
+    fn mounts_volumes(&self, id: SandboxId) -> bool {
+        self.sandboxes.get(&id).is_some_and(|sandbox| !sandbox.spec.volumes.is_empty())
+    }
+
+    fn users_of(&self, volume: VolumeId) -> Vec<SandboxId> {
+        let mounts = |(_, sandbox): &(_, &Sandbox)| {
+            !matches!(sandbox.run, RunState::Dead { .. })
+                && sandbox.spec.volumes.iter().any(|mount| mount.volume == volume)
+        };
+        self.sandboxes.iter().filter(mounts).map(|(id, _)| *id).collect()
+    }
 }
 
 impl FakeEngine {
@@ -108,6 +129,11 @@ impl FakeEngine {
         self.inner.lock().unwrap().keeps_memory = true;
     }
 
+    /// Reports this as the size of the host from now on.
+    pub fn set_host_size(&self, largest: LargestSize) {
+        self.inner.lock().unwrap().largest = Some(largest);
+    }
+
     /// Saves a sandbox's processes to disk behind the server's back.
     pub fn hibernate_now(&self, id: SandboxId) {
         self.change(id, &[RunState::Running], put_to_sleep).unwrap();
@@ -120,6 +146,16 @@ impl FakeEngine {
     /// The ids of its snapshots.
     pub fn snapshot_ids(&self) -> Vec<SnapshotId> {
         self.inner.lock().unwrap().snapshots.keys().copied().collect()
+    }
+
+    /// Its volumes, with their limits in MiB.
+    pub fn volume_limits(&self) -> HashMap<VolumeId, u64> {
+        self.inner.lock().unwrap().volumes.clone()
+    }
+
+    /// Adds a volume that the server does not know.
+    pub fn plant_volume(&self, volume: VolumeId) {
+        self.inner.lock().unwrap().volumes.insert(volume, 1);
     }
 
     /// Adds a snapshot that the server does not know.
@@ -190,6 +226,7 @@ impl FakeEngine {
             network: Policy::default(),
             snapshot: None,
             memory: false,
+            volumes: Vec::new(),
         };
         self.create(&spec).await.unwrap();
         spec.sandbox
@@ -347,6 +384,10 @@ fn lacking() -> EngineError {
     EngineError::Unsupported(LACKS.into())
 }
 
+fn keeps_no_memory_with_volumes() -> EngineError {
+    EngineError::Unsupported("it mounts volumes".into())
+}
+
 /// The reason of a fake that cannot save memory.
 pub const LACKS: &str = "a fake has no memory";
 
@@ -357,19 +398,29 @@ fn template(name: &str) -> TemplateInfo {
         default_user: "user".into(),
         default_workdir: Some("/home/user".into()),
         env: [("FROM_TEMPLATE".to_string(), "yes".to_string())].into(),
+        start: None,
     }
 }
 
 #[async_trait]
 impl Engine for FakeEngine {
     async fn info(&self) -> Result<NodeInfo, EngineError> {
-        let keeps_memory = self.inner.lock().unwrap().keeps_memory;
+        let (keeps_memory, largest) = {
+            let inner = self.inner.lock().unwrap();
+            (inner.keeps_memory, inner.largest)
+        };
         Ok(NodeInfo {
             protocol: 1,
             engine: "fake".into(),
-            capabilities: Capabilities { memory_snapshot: keeps_memory, ..Capabilities::default() },
+            capabilities: Capabilities {
+                memory_snapshot: keeps_memory,
+                volumes: true,
+                ..Capabilities::default()
+            },
             memory_snapshot_lacks: (!keeps_memory).then(|| LACKS.into()),
-            pool_bytes: None,
+            pool_bytes: largest.map(|largest| largest.disk_mib << 20),
+            cpu_count: largest.map(|largest| largest.cpu_count),
+            memory_bytes: largest.map(|largest| largest.memory_mib << 20),
             pool_free_bytes: None,
             warm_ready: 0,
             warnings: Vec::new(),
@@ -400,6 +451,12 @@ impl Engine for FakeEngine {
             if spec.snapshot.is_some_and(|snapshot| !inner.snapshots.contains_key(&snapshot)) {
                 return Err(EngineError::UnknownSnapshot);
             }
+            if spec.memory && !spec.volumes.is_empty() {
+                return Err(keeps_no_memory_with_volumes());
+            }
+            if spec.volumes.iter().any(|mount| !inner.volumes.contains_key(&mount.volume)) {
+                return Err(EngineError::UnknownVolume);
+            }
             if spec.snapshot.is_none() && !["base", "host", "other"].contains(&spec.template.as_str()) {
                 return Err(EngineError::UnknownTemplate(spec.template.clone()));
             }
@@ -407,7 +464,11 @@ impl Engine for FakeEngine {
         };
         let (socket, agentd) = self.boot(spec.sandbox, manners);
         let name = if spec.template == "base" { "host" } else { &spec.template };
-        let placement = Placement { socket, template: template(name) };
+        let mut placement = Placement { socket, template: template(name) };
+        let begun_from = spec.snapshot.and_then(|id| self.inner.lock().unwrap().snapshots.get(&id).cloned());
+        if let Some(snapshot) = begun_from {
+            placement.template = snapshot.template;
+        }
         let sandbox = Sandbox {
             spec: spec.clone(),
             run: RunState::Running,
@@ -499,6 +560,9 @@ impl Engine for FakeEngine {
         if !self.inner.lock().unwrap().keeps_memory {
             return Err(lacking());
         }
+        if self.inner.lock().unwrap().mounts_volumes(id) {
+            return Err(keeps_no_memory_with_volumes());
+        }
         let allowed = [RunState::Running, RunState::Frozen, RunState::Hibernated];
         self.change(id, &allowed, put_to_sleep)
     }
@@ -513,6 +577,9 @@ impl Engine for FakeEngine {
         let mut inner = self.inner.lock().unwrap();
         if memory == Memory::With && !inner.keeps_memory {
             return Err(lacking());
+        }
+        if memory == Memory::With && inner.mounts_volumes(id) {
+            return Err(keeps_no_memory_with_volumes());
         }
         if let Some(made) = inner.snapshots.get(&snapshot) {
             return match made.sandbox == id {
@@ -541,6 +608,33 @@ impl Engine for FakeEngine {
         Ok(self.inner.lock().unwrap().snapshots.values().cloned().collect())
     }
 
+    async fn create_volume(&self, volume: VolumeId, limit_mib: u64) -> Result<(), EngineError> {
+        self.ask(Op::CreateVolume, SandboxId::generate()).await?;
+        self.inner.lock().unwrap().volumes.insert(volume, limit_mib);
+        Ok(())
+    }
+
+    async fn delete_volume(&self, volume: VolumeId) -> Result<(), EngineError> {
+        self.ask(Op::DeleteVolume, SandboxId::generate()).await?;
+        let mut inner = self.inner.lock().unwrap();
+        let users = inner.users_of(volume);
+        if !users.is_empty() {
+            return Err(EngineError::WrongState(format!("it is mounted by {users:?}")));
+        }
+        inner.volumes.remove(&volume);
+        Ok(())
+    }
+
+    async fn volumes(&self) -> Result<Vec<VolumeInfo>, EngineError> {
+        let inner = self.inner.lock().unwrap();
+        let info = |volume: &VolumeId| VolumeInfo {
+            volume: *volume,
+            used_bytes: 4096,
+            sandboxes: inner.users_of(*volume),
+        };
+        Ok(inner.volumes.keys().map(info).collect())
+    }
+
     async fn rollback(
         &self,
         id: SandboxId,
@@ -562,6 +656,14 @@ impl Engine for FakeEngine {
             placed = Some(sandbox.placement.clone());
         })?;
         Ok(placed.unwrap())
+    }
+
+    async fn set_defaults(&self, id: SandboxId, defaults: &TemplateDefaults) -> Result<(), EngineError> {
+        self.ask(Op::SetDefaults, id).await?;
+        let mut inner = self.inner.lock().unwrap();
+        let sandbox = inner.sandboxes.get_mut(&id).ok_or(EngineError::UnknownSandbox)?;
+        sandbox.placement.template.set_defaults(defaults.clone());
+        Ok(())
     }
 
     async fn set_network(&self, id: SandboxId, policy: &Policy) -> Result<(), EngineError> {

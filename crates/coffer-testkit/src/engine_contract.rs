@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::network::Policy;
-use coffer_core::{Boot, Limits, Memory, SandboxId, SnapshotId};
-use coffer_engine::{CreateSandbox, Engine, EngineError, EngineNotice, Placement, RunState, SnapshotInfo};
+use coffer_core::{Boot, Limits, Memory, SandboxId, SnapshotId, VolumeId};
+use coffer_engine::{
+    CreateSandbox, Engine, EngineError, EngineNotice, NodeMount, Placement, RunState, SnapshotInfo,
+};
 use futures_util::future::join_all;
 
 /// An engine under test, fresh for each case.
@@ -68,6 +70,7 @@ cases![
     a_fork_outlives_its_source_and_its_snapshot,
     a_rollback_ends_in_running,
     memory_is_in_a_snapshot_or_refused,
+    a_volume_is_not_deleted_while_it_is_mounted,
     a_death_is_told_and_stays,
     requests_at_once_do_not_mix,
 ];
@@ -90,6 +93,7 @@ impl Asking<'_> {
             network: Policy::default(),
             snapshot: None,
             memory: false,
+            volumes: Vec::new(),
         }
     }
 
@@ -168,7 +172,7 @@ async fn a_new_sandbox_runs_and_answers(asking: Asking<'_>) {
     asking.engine().set_network(id, &Policy::default()).await.unwrap();
     match asking.engine().refusals(id, 0).await {
         Ok(refusals) => assert_eq!(refusals.refusals, []),
-        // The part that judges connections may be away, as egress is from a node without one.
+        // The part that judges connections may be missing, as on a node without egress.
         Err(error) => assert!(error.is_away(), "{error}"),
     }
     asking.destroy(id).await;
@@ -383,6 +387,49 @@ async fn memory_is_in_a_snapshot_or_refused(asking: Asking<'_>) {
     asking.expect_run(id, RunState::Running).await;
     expect_answer(&placement).await;
     asking.destroy(id).await;
+}
+
+async fn a_volume_is_not_deleted_while_it_is_mounted(asking: Asking<'_>) {
+    let (engine, volume) = (asking.engine(), VolumeId::generate());
+    let mount = |volume| NodeMount { volume, path: "/data".parse().unwrap(), read_only: false };
+    let unknown = CreateSandbox { volumes: vec![mount(volume)], ..asking.spec() };
+    let refused = engine.create(&unknown).await;
+    assert!(matches!(refused, Err(EngineError::UnknownVolume)), "{refused:?}");
+    assert_eq!(asking.run(unknown.sandbox).await, None);
+
+    engine.create_volume(volume, 16).await.unwrap();
+    engine.create_volume(volume, 32).await.expect("only its limit changes");
+    let specs = [(); 2].map(|()| CreateSandbox { volumes: vec![mount(volume)], ..asking.spec() });
+    for spec in &specs {
+        expect_answer(&engine.create(spec).await.unwrap()).await;
+    }
+    let [first, second] = specs.each_ref().map(|spec| spec.sandbox);
+    let listed = engine.volumes().await.unwrap();
+    let mut users = listed.iter().find(|info| info.volume == volume).unwrap().sandboxes.clone();
+    users.sort();
+    assert_eq!((listed.len(), users), (1, vec![first, second]));
+    expect_wrong_state(engine.delete_volume(volume).await);
+    asking.destroy(first).await;
+    // It mounts it again when it starts.
+    engine.stop(second).await.unwrap();
+    expect_wrong_state(engine.delete_volume(volume).await);
+    expect_answer(&engine.start(second, Boot::AsPaused).await.unwrap()).await;
+    // What others change meanwhile could not be restored.
+    let kept = engine.hibernate(second).await;
+    assert!(matches!(kept, Err(EngineError::Unsupported(_))), "{kept:?}");
+    let kept = engine.snapshot(second, SnapshotId::generate(), Memory::With).await;
+    assert!(matches!(kept, Err(EngineError::Unsupported(_))), "{kept:?}");
+    asking.expect_run(second, RunState::Running).await;
+    asking.destroy(second).await;
+    // Its processes may take a moment to go.
+    let deleted = async {
+        while engine.delete_volume(volume).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), deleted).await.expect("nothing mounts it");
+    engine.delete_volume(volume).await.expect("it is so already");
+    assert!(engine.volumes().await.unwrap().is_empty());
 }
 
 async fn a_death_is_told_and_stays(asking: Asking<'_>) {

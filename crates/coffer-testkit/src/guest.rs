@@ -30,6 +30,8 @@ type Reply = Response<Full<Bytes>>;
 pub struct Guest {
     pub starts: Mutex<Vec<(StartRequest, Option<String>)>>,
     pub signals: Mutex<Vec<SendSignalRequest>>,
+    /// Whether the server has looked for a killed process and found it.
+    pub seen: watch::Sender<bool>,
     /// Contents by path; `None` for a directory.
     pub files: Mutex<BTreeMap<String, Option<Bytes>>>,
     pub stdin: watch::Sender<Bytes>,
@@ -43,7 +45,11 @@ impl Guest {
         Some(match (&parts.method, parts.uri.path()) {
             (_, "/process.Process/Start") => self.start(parts, body).await,
             (_, "/process.Process/List") => {
-                proto(&ListResponse { processes: self.living.lock().unwrap().clone() })
+                let processes = self.living.lock().unwrap().clone();
+                if !processes.is_empty() {
+                    self.seen.send_replace(true);
+                }
+                proto(&ListResponse { processes })
             }
             (_, "/process.Process/SendInput") => {
                 let request = SendInputRequest::decode(&body[..]).unwrap();

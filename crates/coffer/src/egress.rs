@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use coffer_core::network::{Class, Walls, classify};
+use coffer_core::network::{Class, Mirrors, Walls, classify};
 use coffer_egress::{Authority, AuthorityText, Seams, Settings, Upstream, control};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -35,10 +35,12 @@ pub(crate) struct Surroundings {
     pub(crate) nameservers: Vec<SocketAddr>,
     /// The machine's own addresses, which no sandbox may reach.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Under which connections to named hosts are opened.
+    /// The authority that signs certificates for opened connections.
     pub(crate) authority: Option<AuthorityText>,
-    /// The certificates to believe outside, as PEM.
+    /// The certificates to trust outside, as PEM.
     pub(crate) roots: String,
+    /// The package mirrors of the operator.
+    pub(crate) mirrors: Mirrors,
 }
 
 impl Egress {
@@ -68,7 +70,7 @@ async fn serve(listener: UnixListener, settings: Settings) -> anyhow::Result<()>
     // From here on no thread can be started and no file opened.
     confine::restrict_calls()?;
 
-    let first = next(&mut news).await?.context("`up` sent no surroundings")?;
+    let first = next(&mut news).await?.context("`up` did not send the network settings of the host")?;
     let resolver = Upstream::new(first.nameservers.clone());
     let egress = coffer_egress::Egress::new(settings, Seams::of_host(resolver.clone()), Walls::default());
     let egress = Arc::new(egress);
@@ -89,11 +91,12 @@ async fn serve(listener: UnixListener, settings: Settings) -> anyhow::Result<()>
 }
 
 async fn next(news: &mut Lines<BufReader<pipe::Receiver>>) -> anyhow::Result<Option<Surroundings>> {
-    let Some(line) = news.next_line().await.context("could not read the surroundings")? else {
+    let Some(line) = news.next_line().await.context("could not read the network settings of the host")?
+    else {
         return Ok(None);
     };
     // Not the line itself: it holds the authority's key.
-    serde_json::from_str(&line).map(Some).context("the surroundings are not valid")
+    serde_json::from_str(&line).map(Some).context("the network settings of the host are not valid")
 }
 
 /// The source of the authority in use.
@@ -105,7 +108,7 @@ fn take_in(
     news: Surroundings,
     known: &mut KnownAuthority,
 ) {
-    let Surroundings { nameservers, addresses, authority, roots } = news;
+    let Surroundings { nameservers, addresses, authority, roots, mirrors } = news;
     let told = authority.map(|authority| (authority, roots));
     if told.is_some() && told != *known {
         *known = told;
@@ -117,12 +120,16 @@ fn take_in(
     }
     let v4_alone = !addresses.iter().any(|own| own.is_ipv6() && classify(*own) == Class::Public);
     if nameservers.is_empty() {
-        tracing::warn!("this machine has no nameserver: sandboxes can look up no names; see --nameserver");
+        tracing::warn!("this machine has no nameserver: sandboxes cannot look up names; see --nameserver");
     } else {
         let families = if v4_alone { "IPv4 alone" } else { "IPv4 and IPv6" };
-        tracing::info!("names come from {nameservers:?}, with addresses of {families}");
+        tracing::info!("using nameservers {nameservers:?}, with addresses of {families}");
     }
-    egress.replace_walls(Walls::new(addresses));
+    if !mirrors.is_empty() {
+        let names: Vec<String> = mirrors.iter().map(|mirror| mirror.name.to_string()).collect();
+        tracing::info!("package mirrors are open: {}", names.join(", "));
+    }
+    egress.replace_walls(Walls::new(addresses).with_mirrors(mirrors));
     resolver.replace_servers(nameservers);
     resolver.use_v4_alone(v4_alone);
 }

@@ -16,7 +16,6 @@ mod config;
 mod data_dir;
 mod egress;
 mod git;
-mod github;
 mod logging;
 mod node;
 mod own_directory;
@@ -51,7 +50,7 @@ enum Verb {
     Config(config::Config),
     /// Build and list templates
     Template(template::Template),
-    /// The privileged part that makes sandboxes (started by `up`)
+    /// The privileged part that creates sandboxes (started by `up`)
     #[command(hide = true)]
     Node(node::Node),
     /// Creates, uses and destroys one sandbox (started by `up`)
@@ -60,7 +59,7 @@ enum Verb {
     /// The unprivileged part that talks to clients (started by `up`)
     #[command(hide = true)]
     Server(server::Server),
-    /// The unprivileged part that is sandboxes' way out (started by `up`)
+    /// The unprivileged part that connects sandboxes to the network (started by `up`)
     #[command(hide = true)]
     Egress(egress::Egress),
     /// The unprivileged part that starts git for the server (started by `up`)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use coffer_core::mirrors::{MirrorSettings, PackageMirrors};
 use coffer_node::features::Lacking;
 use coffer_node::{NodeConfig, NodeFailure, PoolChoice, Spawner, WarmChoice};
 use rustix::process::Signal;
@@ -35,20 +36,23 @@ pub(crate) struct Node {
     /// The group that may use the node's sockets
     #[arg(long)]
     server_gid: u32,
-    /// Kernel features to do without
+    /// Kernel features to treat as missing
     #[arg(long, default_value_t)]
     kernel_lacks: Lacking,
-    /// Leave images of memory on disk as they are
+    /// Do not encrypt images of memory on disk
     #[arg(long)]
     plain_memory: bool,
     #[arg(long)]
     ephemeral: bool,
-    /// Sandboxes have no way out
+    /// Sandboxes have no network
     #[arg(long)]
     no_network: bool,
     /// The certificate of the authority that sandboxes are to trust
     #[arg(long)]
     authority: Option<PathBuf>,
+    /// The settings of package mirrors, as JSON
+    #[arg(long, value_parser = mirrors)]
+    mirrors: Option<PackageMirrors>,
     /// The process to end with
     #[arg(long)]
     parent: u32,
@@ -64,7 +68,7 @@ impl Node {
         self.logging.start()?;
         anyhow::ensure!(
             !AGENTD.is_empty(),
-            "this coffer was built without agentd: build it with `make build`"
+            "this binary was built without agentd: build it with `make build`"
         );
         // Before the runtime: from here on there are threads, and threads must not clone sandboxes.
         let spawner = Spawner::start().context("could not start the spawner")?;
@@ -80,6 +84,7 @@ impl Node {
             server_gid: self.server_gid,
             network: !self.no_network,
             authority: self.authority,
+            mirrors: self.mirrors.unwrap_or_default(),
             encrypt_memory: !self.plain_memory,
             lacking: self.kernel_lacks,
             ephemeral: self.ephemeral,
@@ -91,11 +96,15 @@ impl Node {
             crate::signals::cancel_on_signal(stop.clone())?;
             match coffer_node::run(config, spawner, stop).await {
                 Err(NodeFailure::Unusable(unusable)) => {
-                    let hint = "docs/kernels.md has what a host needs, and which kernels were tried";
+                    let hint = "docs/kernels.md lists what a host needs, and which kernels were tested";
                     Err(HostUnusable::new(unusable.to_string(), hint).into())
                 }
                 outcome => outcome.context("the node failed"),
             }
         })
     }
+}
+
+fn mirrors(text: &str) -> anyhow::Result<PackageMirrors> {
+    Ok(serde_json::from_str::<MirrorSettings>(text)?.resolve()?)
 }

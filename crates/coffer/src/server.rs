@@ -1,4 +1,4 @@
-//! The role `coffer server`: starts as root, gives root up, then serves.
+//! The role `coffer server`: starts as root, drops root, then serves.
 
 use std::io::{BufRead as _, Read as _};
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use coffer_core::ProjectId;
 use coffer_core::settings::SecretText;
+use coffer_core::{ProjectId, chain};
 use coffer_engine::{Engine as _, NodeEngine};
-use coffer_forge::GitProcesses;
+use coffer_forge::{GitProcesses, connect_by_token};
 use coffer_server::ServerConfig;
 use coffer_store::{ApiKeySecret, Store};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
-use crate::github;
 use crate::own_directory::reach_own_directory;
 use crate::printer;
 use crate::privilege::Unprivileged;
@@ -33,7 +32,7 @@ pub(crate) struct Server {
     /// The server's own directory
     #[arg(long)]
     server_dir: PathBuf,
-    /// Make an API key and report it, unless the known one is good
+    /// Create an API key and report it, unless the known one is valid
     #[arg(long)]
     mint_key: bool,
     #[command(flatten)]
@@ -47,9 +46,9 @@ pub(crate) struct Told {
     pub(crate) settings: serde_json::Value,
     /// Identifies this installation among others on the same database.
     pub(crate) installation: String,
-    /// The key that an earlier start wrote down.
+    /// The key that an earlier start wrote.
     pub(crate) known_key: Option<String>,
-    /// Likewise of the operator.
+    /// The operator's key that an earlier start wrote.
     pub(crate) known_operator_key: Option<String>,
 }
 
@@ -59,7 +58,7 @@ pub(crate) struct Ready {
     pub(crate) listen: SocketAddr,
     /// Only if it was just created.
     pub(crate) api_key: Option<String>,
-    /// Likewise.
+    /// Only if it was just created.
     pub(crate) operator_key: Option<String>,
     /// The token of a link to sign in with, once; also only at the first start.
     pub(crate) link: Option<String>,
@@ -74,7 +73,7 @@ impl Server {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let told = listen_to_parent()?;
         let settings = config::take_over(told.settings.clone())?;
-        // While it is root that reads.
+        // Read it while this is root.
         let extra_roots =
             settings.network.extra_roots.as_deref().map(crate::roots::extra_roots).transpose()?;
         let data = self.part.run_dir.join("data");
@@ -101,7 +100,7 @@ impl Server {
         let store = Store::open(&url, keys).await.context("could not open the database")?;
         let operator = store.operator();
         let project =
-            store.ensure_default_project(&operator).await.context("could not make the first project")?;
+            store.ensure_default_project(&operator).await.context("could not create the first project")?;
         let api_key = if self.mint_key {
             let wanted = settings.e2b.api_key.as_ref().map(SecretText::reveal);
             first_key(&store, project, known_key.as_deref(), wanted).await?
@@ -110,13 +109,13 @@ impl Server {
         };
         let operator_key = if self.mint_key && !is_good(&store, known_operator_key.as_deref()).await? {
             let key = store.create_operator_key(&operator, "up").await;
-            Some(key.context("could not make an operator's key")?.reveal().to_string())
+            Some(key.context("could not create an operator's key")?.reveal().to_string())
         } else {
             None
         };
         let link = if self.mint_key && !UI_FILES.is_empty() {
             let link = store.create_sign_in_link(&operator, project, LINK_MS).await;
-            Some(link.context("could not make a link to sign in with")?.reveal().to_string())
+            Some(link.context("could not create a sign-in link")?.reveal().to_string())
         } else {
             None
         };
@@ -124,9 +123,9 @@ impl Server {
         // starting.
         if let Some(token) =
             settings.github.token.as_ref().map(SecretText::reveal).filter(|text| !text.is_empty())
-            && let Err(error) = github::connect(&store, project, token).await
+            && let Err(error) = connect_by_token(&store, project, token).await
         {
-            tracing::warn!("GITHUB_TOKEN is not used: {error:#}");
+            tracing::warn!("GITHUB_TOKEN is not used: {}", chain(&error));
         }
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
             printer::hint(
@@ -135,10 +134,10 @@ impl Server {
             )
         })?;
         let listen = listener.local_addr()?;
-        // Not `stop`: steps under way need the engine until they are done.
+        // Not `stop`: steps in progress need the engine until they are done.
         let engine =
             Arc::new(NodeEngine::start(self.part.run_dir.join("node.sock"), CancellationToken::new()));
-        let node = engine.info().await.context("could not ask the node what it has")?;
+        let node = engine.info().await.context("could not list the node's sandboxes")?;
         let git_socket = self.part.run_dir.join(crate::git::SOCKET);
         let config = ServerConfig {
             listen,
@@ -155,7 +154,11 @@ impl Server {
             tasks: settings.tasks,
             webhooks: settings.webhooks,
             artifacts: settings.artifacts,
+            builds: settings.builds,
+            images: coffer_server::ImageNames(settings.images),
+            registries: settings.registries,
             forge: settings.forge,
+            environment: settings.mirrors.resolve().unwrap_or_default().variables(),
             // The runner detects Landlock itself.
             git_processes: GitProcesses { runner: Some(git_socket), landlock: false },
             extra_roots,
@@ -197,7 +200,7 @@ async fn first_key(
     let operator = store.operator();
     if let Some(key) = wanted.and_then(ApiKeySecret::parse) {
         let made = store.ensure_first_key(&operator, project, "E2B_API_KEY", Some(key)).await;
-        if let Some(key) = made.context("could not take over the API key")? {
+        if let Some(key) = made.context("could not store the API key of E2B_API_KEY")? {
             return Ok(Some(key.reveal().to_string()));
         }
     }
@@ -207,11 +210,11 @@ async fn first_key(
     if is_good(store, wanted).await? {
         return Ok(wanted.map(str::to_string));
     }
-    let key = store.create_key(&operator, project, "up").await.context("could not make an API key")?;
+    let key = store.create_key(&operator, project, "up").await.context("could not create an API key")?;
     Ok(Some(key.reveal().to_string()))
 }
 
-/// Whether a key that was written down is one of this database's.
+/// Whether a key from a file belongs to this database.
 async fn is_good(store: &Store, key: Option<&str>) -> anyhow::Result<bool> {
     let Some(key) = key else { return Ok(false) };
     let principal = store.authenticate(key).await.context("could not look up the API key")?;

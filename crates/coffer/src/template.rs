@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use coffer_template::{BaseOptions, Phase, Progress, TemplateStore};
+use coffer_template::{BaseOptions, Phase, Progress, Recipe, TemplateStore};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::{self, Flags, Sources};
@@ -16,7 +16,7 @@ use crate::printer;
 pub(crate) struct Template {
     #[command(subcommand)]
     verb: TemplateVerb,
-    /// Where templates are kept, instead of where the settings say
+    /// The directory of templates, instead of the one in the settings
     #[arg(long, global = true, value_name = "DIR")]
     template_dir: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Template {
 enum TemplateVerb {
     /// Build a template from the distribution's packages
     Build(Build),
-    /// List the templates that sandboxes can be made from
+    /// List the templates that sandboxes can use
     List {
         /// Print JSON
         #[arg(long)]
@@ -35,10 +35,10 @@ enum TemplateVerb {
 
 #[derive(Debug, Args)]
 struct Build {
-    /// The template's name; only `base` can be built so far
-    #[arg(value_parser = ["base"])]
-    name: String,
-    /// Build it even if there is one
+    /// Names of templates
+    #[arg(required = true, value_name = "NAME", value_parser = Recipe::ALL.map(Recipe::name))]
+    names: Vec<String>,
+    /// Build it even if a build exists
     #[arg(long)]
     force: bool,
     /// The package mirror to use instead of the host's own
@@ -67,28 +67,34 @@ impl Template {
 impl Build {
     fn run(self, store: &TemplateStore) -> anyhow::Result<()> {
         let options = BaseOptions { mirror: self.mirror, suite: self.suite };
-        if !self.force
-            && let Some(template) = store.get(&self.name)
-        {
-            let build = template.info.build;
-            if store.base_is_current(&options) {
-                printer::line(format_args!("template {} is built already ({build})", self.name));
-                return Ok(());
-            }
-            printer::line(format_args!("template {} ({build}) is of another recipe or release", self.name));
+        for recipe in self.names.iter().filter_map(|name| Recipe::of(name)) {
+            build(store, recipe, &options, self.force)?;
         }
-        let since = Instant::now();
-        let mut show = Show::new();
-        let built = store.build_base(&options, &mut |progress| show.update(progress));
-        show.finish();
-        let template = built.map_err(|error| match error.hint() {
-            Some(hint) => printer::hint(error.to_string(), hint),
-            None => anyhow::Error::from(error),
-        })?;
-        let took = since.elapsed().as_secs();
-        printer::line(format_args!("built template {} ({}) in {took} s", self.name, template.info.build));
         Ok(())
     }
+}
+
+fn build(store: &TemplateStore, recipe: Recipe, options: &BaseOptions, force: bool) -> anyhow::Result<()> {
+    let name = recipe.name();
+    if !force && let Some(template) = store.get(name) {
+        let build = template.info.build;
+        if store.is_current(recipe, options) {
+            printer::line(format_args!("template {name} is built already ({build})"));
+            return Ok(());
+        }
+        printer::line(format_args!("template {name} ({build}) is of another recipe or release"));
+    }
+    let since = Instant::now();
+    let mut show = Show::new();
+    let built = store.bootstrap(recipe, options, &mut |progress| show.update(progress));
+    show.finish();
+    let template = built.map_err(|error| match error.hint() {
+        Some(hint) => printer::hint(error.to_string(), hint),
+        None => anyhow::Error::from(error),
+    })?;
+    let took = since.elapsed().as_secs();
+    printer::line(format_args!("built template {name} ({}) in {took} s", template.info.build));
+    Ok(())
 }
 
 fn list(store: &TemplateStore, json: bool) -> anyhow::Result<()> {
@@ -108,7 +114,7 @@ fn list(store: &TemplateStore, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A bar at a terminal, a line a phase elsewhere.
+/// A progress bar on a terminal, otherwise one line per phase.
 struct Show {
     bar: Option<ProgressBar>,
     phase: Option<Phase>,

@@ -17,7 +17,7 @@ use anyhow::Context;
 use clap::Args;
 use coffer_core::settings::ByteSize;
 use coffer_node::features::Feature;
-use coffer_template::{BASE, BaseOptions, TemplateStore};
+use coffer_template::{BASE, BaseOptions, Recipe, TemplateStore};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,7 @@ use crate::data_dir::{DataDir, make_dir};
 use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::Identity;
+use crate::roots::extra_roots;
 use crate::server::{Ready, Told};
 use crate::signals::cancel_on_signal;
 use orphans::OwnChildren;
@@ -36,7 +37,7 @@ use part::Part;
 const NODE_START: Duration = Duration::from_secs(300);
 const GIT_START: Duration = Duration::from_secs(30);
 const SERVER_START: Duration = Duration::from_secs(60);
-/// Longer than the server itself takes at most: it ends open requests, then steps under way.
+/// Longer than the server itself takes at most: it ends open requests, then steps in progress.
 const SERVER_STOP: Duration = Duration::from_secs(25);
 const GIT_STOP: Duration = Duration::from_secs(5);
 const EGRESS_STOP: Duration = Duration::from_secs(5);
@@ -46,10 +47,10 @@ const CHECK_POOL: ByteSize = ByteSize::mib(512);
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
-    /// Destroy everything that was made when this ends
+    /// Destroy everything that this creates when it ends
     #[arg(long)]
     ephemeral: bool,
-    /// Only find out whether this host can run sandboxes, with one in a scratch directory: exits with 0, or with
+    /// Only check whether this host can run sandboxes, with one in a scratch directory: exits with 0, or with
     /// 3 and the reason
     #[arg(long)]
     check: bool,
@@ -77,8 +78,8 @@ impl Up {
         }
         if !geteuid().is_root() {
             return Err(printer::hint(
-                "`coffer up` needs root: it makes namespaces, mounts and cgroups",
-                "run it with sudo; the server part gives root up at once",
+                "`coffer up` needs root: it creates namespaces, mounts and cgroups",
+                "run it with sudo; the server process drops root at once",
             ));
         }
         // For the parts: each sandbox and each connection costs descriptors, and the usual 1024 are few.
@@ -173,13 +174,13 @@ impl Plan {
             ready = server.first_line(SERVER_START) => ready?,
         };
         ready::check(&ready, self.settings().listen)?;
-        let key = ready.api_key.or(known_key).context("the server made no API key")?;
+        let key = ready.api_key.or(known_key).context("the server created no API key")?;
         if let Some(key) = &ready.operator_key {
             dir.write_operator_key(key)?;
         }
         welcome::welcome(dir, ready.listen, &key, ready.link.as_deref())?;
         let _watchdog = systemd::ready(&format!("serving on {}", welcome::url(ready.listen)));
-        let mut builder = self.build_base_in_background(children);
+        let mut builder = self.build_templates_in_background(children);
         // A restarted server must keep the port that clients know, even if the system chose it.
         server.set_arguments(self.server_arguments(dir, identity, ready.listen, false));
         tokio::select! {
@@ -203,7 +204,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Starts egress, unless sandboxes are to have no network. The node connects once it is there.
+    /// Starts egress, unless sandboxes are to have no network. The node connects once egress listens.
     fn start_egress(
         &self,
         dir: &DataDir,
@@ -217,7 +218,15 @@ impl Plan {
         let arguments = self.unprivileged_arguments(dir, identity);
         let roots = authority::roots(self.settings().network.extra_roots.as_deref())?;
         let mut egress = Part::start("egress", arguments, children)?;
-        egress.tell(surroundings::follow(self.nameservers.clone(), authority::load(dir)?, roots));
+        let mirrors = self.settings().mirrors.resolve().unwrap_or_default();
+        // The node reads them; a file that cannot be used should stop the start.
+        mirrors.authorities().map(extra_roots).transpose()?;
+        egress.tell(surroundings::follow(
+            self.nameservers.clone(),
+            authority::load(dir)?,
+            roots,
+            mirrors.hosts().clone(),
+        ));
         Ok(Some(egress))
     }
 
@@ -243,6 +252,8 @@ impl Plan {
         arguments.extend(self.ephemeral.then(|| "--ephemeral".to_string()));
         if self.settings().network.enabled {
             arguments.push(flag("authority", &dir.authority_file()));
+            let mirrors = serde_json::to_string(&self.settings().mirrors).expect("plain text");
+            arguments.push(format!("--mirrors={mirrors}"));
         } else {
             arguments.push("--no-network".to_string());
         }
@@ -299,20 +310,30 @@ impl Plan {
         watch::channel(serde_json::to_string(&told).expect("plain values")).1
     }
 
-    /// Builds `base` if it is missing or of an older recipe.
-    fn build_base_in_background(&self, children: &OwnChildren) -> Option<Part> {
+    /// Builds `base`, and the templates that `[images]` names, if they are missing or of an older recipe.
+    fn build_templates_in_background(&self, children: &OwnChildren) -> Option<Part> {
         if !self.settings().template.build {
             return None;
         }
         let store = TemplateStore::open(&self.settings().template.dir, coffer_node::layers_in_use).ok()?;
-        if store.base_is_current(&BaseOptions::default()) {
+        let named = coffer_server::ImageNames(self.settings().images.clone()).templates();
+        let wanted = Recipe::ALL.into_iter().filter(|recipe| {
+            let is_wanted = *recipe == Recipe::Base || named.contains(recipe.name());
+            is_wanted && !store.is_current(*recipe, &BaseOptions::default())
+        });
+        let wanted: Vec<&str> = wanted.map(Recipe::name).collect();
+        if wanted.is_empty() {
             return None;
         }
-        let meanwhile =
-            if store.get(BASE).is_some() { "the previous build is used" } else { "`host` is used" };
-        tracing::info!("building the template `{BASE}` in the background; until it is there, {meanwhile}");
-        let arguments =
-            vec!["build".into(), BASE.into(), flag("template-dir", &self.settings().template.dir)];
+        let meanwhile = match store.get(BASE) {
+            Some(_) => "the previous builds are used",
+            None => "`host` is used in place of `base`",
+        };
+        let names = wanted.join(", ");
+        tracing::info!("building templates in the background: {names}; until they are ready, {meanwhile}");
+        let mut arguments = vec!["build".to_string()];
+        arguments.extend(wanted.into_iter().map(String::from));
+        arguments.push(flag("template-dir", &self.settings().template.dir));
         Part::start("template", arguments, children).inspect_err(|error| tracing::warn!("{error:#}")).ok()
     }
 }
@@ -334,7 +355,7 @@ fn prepare(dir: &DataDir, identity: Identity) -> anyhow::Result<()> {
     make_dir(&dir.node(), 0o700)?;
     make_dir(&dir.server(), 0o700)?;
     let run = dir.run_dir();
-    // By itself, so that a strict umask does not close it to the server.
+    // Set the mode explicitly, so that a strict umask does not close it to the server.
     make_dir(run.parent().unwrap_or(&run), 0o755)?;
     make_dir(&run, 0o750)?;
     // Parts that were killed with their `up` may still accept for a moment, and would be taken for the new ones.

@@ -46,16 +46,13 @@ fn checked(new: Definition, before: Option<&AgentDefinition>) -> Result<AgentDef
         let known = || before.and_then(|before| before.env.get(&name).cloned());
         let value = value.or_else(known);
         let value = value.ok_or_else(|| {
-            ApiError::invalid(
-                &format!("definition.env.{name}"),
-                "is null, and there is no earlier value to keep",
-            )
+            ApiError::invalid(&format!("definition.env.{name}"), "is null, but no earlier value exists")
         })?;
         env.insert(name, value);
     }
     for (variable, secret) in &new.secrets {
         secret.parse::<SecretName>().map_err(|error| {
-            ApiError::invalid(&format!("definition.secrets.{variable}"), format!("does not fit: {error}"))
+            ApiError::invalid(&format!("definition.secrets.{variable}"), format!("is invalid: {error}"))
         })?;
     }
     let definition = AgentDefinition {
@@ -76,7 +73,7 @@ fn checked(new: Definition, before: Option<&AgentDefinition>) -> Result<AgentDef
 
 /// Refuses limits that exceed the project's quotas.
 async fn check_quotas(app: &App, scope: &ProjectScope, definition: &AgentDefinition) -> Result<(), ApiError> {
-    let SizeWish { cpu_count, memory_mib } = definition.limits.size();
+    let SizeWish { cpu_count, memory_mib, .. } = definition.limits.size();
     if cpu_count.is_none() && memory_mib.is_none() {
         return Ok(());
     }

@@ -78,10 +78,8 @@ async fn tagged(app: &App, budget: BudgetRow) -> Result<(HeaderMap, Json<Budget>
 /// Why no budget was changed.
 async fn why_not(app: &App, caller: &Caller<Admin>, budget: BudgetId) -> ApiError {
     match app.store.budget(&caller.scope, budget).await {
-        Ok(Some(_)) => {
-            ApiError::of(Code::PreconditionFailed, "the budget has another version than If-Match names")
-                .hint("read it again and repeat the change with its ETag")
-        }
+        Ok(Some(_)) => ApiError::of(Code::PreconditionFailed, "the version in If-Match is out of date")
+            .hint("read it again and repeat the change with its ETag"),
         Ok(None) => ApiError::nothing("budget", budget),
         Err(error) => ApiError::store(error),
     }

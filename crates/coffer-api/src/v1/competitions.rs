@@ -14,8 +14,8 @@ use coffer_store::{
 };
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
+use super::board::{self, by_people};
 use super::page::Part;
-use super::tasks::by_people;
 use crate::app::App;
 use crate::auth::{Caller, Id, Need, Read, Write};
 use crate::body::{Checked, MaybeChecked};
@@ -53,7 +53,7 @@ pub(super) fn refusal(error: CompetitionError, competition: CompetitionId) -> Ap
         CompetitionError::KeyReused => {
             ApiError::of(Code::IdempotencyKeyReused, "this Idempotency-Key was used for a different request")
         }
-        CompetitionError::Task(error) => super::tasks::refusal(error, TaskId::generate()),
+        CompetitionError::Task(error) => board::refusal(error, TaskId::generate()),
         CompetitionError::Store(error) => ApiError::store(error),
     }
 }
@@ -84,7 +84,7 @@ async fn found(
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body start one competition")),
     responses(
         (status = 202, body = Competition, headers(("Location" = String))),
-        (status = 404, body = ErrorShape, description = "there is no such repository or sandbox"),
+        (status = 404, body = ErrorShape, description = "no such repository or sandbox"),
         (status = 409, body = ErrorShape), (status = 421, body = ErrorShape),
         (status = 429, body = ErrorShape, description = "more entries than the quota `forks` allows")
     )
@@ -178,7 +178,7 @@ async fn patch_of<'e>(
     let patch = app.store.entry_patch(&caller.scope, competition, number).await.map_err(ApiError::store)?;
     let none = || {
         let why = match entry.diff {
-            Some(_) => "they were removed for their age".to_string(),
+            Some(_) => "they were deleted because of their age".to_string(),
             None => format!("it is {}", entry.state.as_str()),
         };
         ApiError::conflict(format!("entry {number} has no changes to show: {why}"))
@@ -198,7 +198,8 @@ pub(super) async fn diff(
     Path((competition, entry)): Path<(String, String)>,
 ) -> Result<Json<Diff>, ApiError> {
     let competition = of_path(&competition)?;
-    let number = entry.parse().map_err(|_| ApiError::of(Code::NotFound, "entries have numbers"))?;
+    let number =
+        entry.parse().map_err(|_| ApiError::of(Code::NotFound, "entry must be the number of an entry"))?;
     let (row, entries) = found(&app, &caller, competition).await?;
     let (entry, patch) = patch_of(&app, &caller, competition, &entries, number).await?;
     Ok(Json(Diff {

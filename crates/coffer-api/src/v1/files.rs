@@ -3,9 +3,7 @@
 //! agentd does all the work: it resolves paths inside the sandbox, and contents are streamed through here at
 //! the speed of the slower side.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Json;
@@ -24,9 +22,7 @@ use futures_util::TryStreamExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::{Frame, SizeHint};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::time::Sleep;
 
 use super::exec::check_user;
 use super::inside::{self, guest};
@@ -36,6 +32,7 @@ use crate::auth::{Caller, Named, Read, Write};
 use crate::body::Checked;
 use crate::error::ApiError;
 use crate::query::Query;
+use crate::upload::Upload;
 use coffer_api_types::exec::WatchQuery;
 use coffer_api_types::files::{Entry, FileAction, ListQuery, RemoveQuery, UserQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
@@ -47,8 +44,6 @@ const LONGEST_LIST: usize = 48 << 20;
 const LONGEST_ENTRY: usize = 256 * 1024;
 const LONGEST_PATH: usize = 4096;
 const DEEPEST: u32 = 64;
-/// A client that sends nothing of a file for this long counts as gone.
-const STALLED: Duration = Duration::from_secs(120);
 /// How long opening a file may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Headers of agentd that are passed on; agentd is hostile and may send more.
@@ -173,7 +168,7 @@ fn is_directory(entry: &EntryInfo) -> bool {
 
 fn missing(path: &str) -> ApiError {
     let shown: String = path.chars().take(200).collect();
-    ApiError::of(Code::NotFound, format!("there is no file '{shown}' in the sandbox"))
+    ApiError::of(Code::NotFound, format!("file '{shown}' not found in the sandbox"))
 }
 
 fn directory(path: &str) -> ApiError {
@@ -456,8 +451,7 @@ pub(super) async fn act(
             (StatusCode::OK, moved.map_err(inside::refusal)?.entry)
         }
     };
-    let entry =
-        entry.ok_or_else(|| ApiError::of(Code::Unavailable, "the sandbox answered without an entry"))?;
+    let entry = entry.ok_or_else(|| ApiError::of(Code::Unavailable, "the sandbox's answer has no entry"))?;
     Ok((status, Json(shown(entry))))
 }
 
@@ -485,44 +479,6 @@ pub(super) async fn copied_out(
     let answer = guest.send(asked, Some(PATIENCE)).await.map_err(inside::refusal)?;
     let answer = accepted(answer).await.map_err(inside::refusal)?;
     Ok(answer.into_body().into_data_stream().map_err(|error| error.to_string()))
-}
-
-/// A client's upload; it is aborted when nothing arrives for long.
-struct Upload {
-    body: Body,
-    stalled: Pin<Box<Sleep>>,
-}
-
-impl Upload {
-    fn new(body: Body) -> Self {
-        Self { body, stalled: Box::pin(tokio::time::sleep(STALLED)) }
-    }
-}
-
-impl hyper::body::Body for Upload {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(frame) => {
-                self.stalled.as_mut().reset(tokio::time::Instant::now() + STALLED);
-                Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
-            }
-            Poll::Pending => self.stalled.as_mut().poll(cx).map(|()| Some(Err("the upload stalled".into()))),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 #[cfg(test)]

@@ -61,6 +61,7 @@ pub(super) async fn fork(
         count,
         timeout_ms: timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?,
         wish: MemoryWish { memory: new.memory, with_secrets: new.inherit_secrets },
+        task: None,
         idle_s: None,
         sizes: Vec::new(),
         metadata: new.metadata,

@@ -8,7 +8,7 @@ use axum::extract::State;
 use crate::app::App;
 use crate::auth::{Caller, Operating, Read};
 use crate::error::ApiError;
-use coffer_api_types::host::{Host, HostFailure, HostReport, KernelFeature};
+use coffer_api_types::host::{Host, HostFailure, HostReport, KernelFeature, LargestSandbox};
 use coffer_core::clock::rfc3339;
 
 /// Returns what the host can do.
@@ -18,6 +18,7 @@ use coffer_core::clock::rfc3339;
 )]
 pub(super) async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result<Json<Host>, ApiError> {
     let info = app.fleet.host().await.map_err(|error| ApiError::fleet(error, ""))?;
+    let largest = app.fleet.largest_size(&info);
     let can = info.capabilities;
     Ok(Json(Host {
         engine: info.engine,
@@ -29,6 +30,11 @@ pub(super) async fn show(State(app): State<Arc<App>>, _: Caller<Read>) -> Result
         cpu_limit: can.cpu_limit,
         process_limit: can.process_limit,
         network: can.network,
+        largest_sandbox: LargestSandbox {
+            cpu_count: largest.cpu_count,
+            memory_mib: largest.memory_mib,
+            disk_mib: largest.disk_mib,
+        },
     }))
 }
 

@@ -3,6 +3,7 @@
 mod agents;
 mod artifacts;
 mod audit;
+mod board;
 mod bounds;
 mod budgets;
 mod competitions;
@@ -25,6 +26,7 @@ mod projects;
 mod pulls;
 mod queue;
 mod repositories;
+mod samples;
 mod sandboxes;
 mod scrape;
 mod secrets;
@@ -35,6 +37,7 @@ mod stream;
 mod tasks;
 mod templates;
 mod usage;
+mod volumes;
 mod webhooks;
 
 use std::sync::Arc;
@@ -86,6 +89,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::resume))
         .routes(routes!(sandboxes::extend))
         .routes(routes!(sandboxes::history))
+        .routes(routes!(samples::list))
         .routes(routes!(templates::list))
         .routes(routes!(snapshots::create))
         .routes(routes!(snapshots::list))
@@ -151,6 +155,8 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(secrets::put, secrets::remove))
         .routes(routes!(secrets::master_key))
         .routes(routes!(secrets::rotate))
+        .routes(routes!(volumes::create, volumes::list))
+        .routes(routes!(volumes::detail, volumes::remove))
         .routes(routes!(policy::show, policy::replace))
         .routes(routes!(policy::check))
         .routes(routes!(connections::create, connections::list))

@@ -1,11 +1,15 @@
 //! Sandboxes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use coffer_core::network::{Base, NetworkSettings, Policy};
-use coffer_core::{DestroyReason, Kept, OnTimeout, SandboxState, SizeWish, StateName, TemplateRef};
+use coffer_core::{
+    BadMount, DestroyReason, Kept, OnTimeout, SandboxPurpose, SandboxState, SizeWish, StateName, TemplateRef,
+    check_mounts,
+};
 use coffer_store::{Bounds, Cursor, ListFilter, Order, SandboxRow, SnapshotState, Transition};
 use coffer_wire::e2b::Network;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -22,11 +26,12 @@ use crate::{check, kinds};
 use coffer_api_types::sandboxes::{
     AtTimeout, Extension, LifeStep, NewSandbox, OwnedSandbox, PauseBody, ResumeBody, Sandbox, SandboxQuery,
 };
+use coffer_api_types::volumes::{NewMount, VolumeMount};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::Code;
-use coffer_core::clock::{now_ms, rfc3339};
+use coffer_core::clock::rfc3339;
 use coffer_fleet::limits::InForce;
-use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, describe};
+use coffer_fleet::{Boot, Connected, CreateSpec, FleetError, IfSilent, MountWish, describe};
 
 /// The longest time between heartbeats.
 const LONGEST_LEASE_S: i64 = 86_400;
@@ -48,8 +53,8 @@ pub(super) const fn at_timeout(chosen: OnTimeout) -> AtTimeout {
 }
 
 pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
-    // Only the server that holds the sandbox knows this.
-    let last_ms = app.fleet.any(row.id).map(|record| now_ms().saturating_sub(record.activity.idle_ms()));
+    // The server that holds the sandbox knows it exactly.
+    let last_ms = app.fleet.any(row.id).map(|record| record.last_used_ms()).or(row.last_used_ms);
     let reason = match &row.state {
         SandboxState::Error { fault } => Some(describe(fault)),
         SandboxState::Terminated { reason: DestroyReason::LeaseExpired } => Some("lease expired".to_string()),
@@ -64,6 +69,7 @@ pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
         reason,
         template: row.template,
         agent_id: row.agent.map(|agent| agent.to_string()),
+        task_id: row.task.map(|task| task.to_string()),
         metadata: row.metadata,
         cpu_count: row.limits.cpu_count,
         memory_mib: row.limits.memory_mib,
@@ -83,7 +89,25 @@ pub(super) fn shown(app: &App, row: SandboxRow) -> Sandbox {
         parent_id: row.origin.map(|origin| origin.parent.to_string()),
         snapshot_id: row.origin.map(|origin| origin.snapshot.to_string()),
         fork_position: row.origin.and_then(|origin| origin.fork_position),
+        volumes: row.volumes.into_iter().map(shown_mount).collect(),
     }
+}
+
+fn shown_mount(mount: coffer_store::VolumeMount) -> VolumeMount {
+    VolumeMount { name: mount.name.to_string(), path: mount.path.to_string(), read_only: mount.read_only }
+}
+
+/// The volumes of a request.
+fn mounts(mounts: Vec<NewMount>) -> Result<Vec<MountWish>, ApiError> {
+    let wish = |NewMount { name, path, read_only }: NewMount| {
+        let unknown = |_| ApiError::fleet(FleetError::NoVolume(name.clone()), "");
+        let path = path.parse().map_err(|error: BadMount| ApiError::of(Code::Invalid, error.to_string()))?;
+        Ok(MountWish { name: name.parse().map_err(unknown)?, path, read_only })
+    };
+    let wishes = mounts.into_iter().map(wish).collect::<Result<Vec<_>, ApiError>>()?;
+    check_mounts(&wishes.iter().map(|wish| &wish.path).collect::<Vec<_>>())
+        .map_err(|error| ApiError::of(Code::Invalid, error.to_string()))?;
+    Ok(wishes)
 }
 
 /// The default timeout.
@@ -120,7 +144,7 @@ async fn row(app: &App, named: &NamedId<Read>) -> Result<SandboxRow, ApiError> {
     params(("Idempotency-Key" = Option<String>, Header, description = "the same key and body create one sandbox")),
     responses(
         (status = 201, body = Sandbox, headers(("Location" = String))),
-        (status = 404, body = ErrorShape, description = "no such template, snapshot or agent"),
+        (status = 404, body = ErrorShape, description = "no such template, snapshot, agent or task"),
         (status = 421, body = ErrorShape, description = "another installation has the snapshot"),
         (status = 501, body = ErrorShape, description = "`memory` is true, but the snapshot has none or the host cannot restore it"),
         (status = 402, body = ErrorShape, description = "a budget is spent"), (status = 409, body = ErrorShape)
@@ -144,6 +168,12 @@ pub(super) async fn create(
         let known = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
         known.ok_or_else(|| ApiError::nothing("agent", agent))?;
     }
+    if let Some(task) = new.task_id {
+        let known = app.store.task(&caller.scope, task).await.map_err(ApiError::store)?;
+        known.ok_or_else(|| ApiError::nothing("task", task))?;
+    }
+    let size = SizeWish { cpu_count: new.cpu_count, memory_mib: new.memory_mib, disk_mib: new.disk_mib };
+    app.fleet.check_size(size).await.map_err(|error| ApiError::fleet(error, "new"))?;
     let base = match new.snapshot_id {
         None => None,
         Some(_) if new.template.is_some() => {
@@ -180,8 +210,11 @@ pub(super) async fn create(
     let network = NetworkSettings::from_e2b(Some(network), None);
     let network = network.map_err(|error| ApiError::of(Code::Invalid, error.to_string()))?;
     kinds::check_reach(caller.kind, &network.policy, Base::Web)?;
+    let volumes = mounts(new.volumes)?;
+    kinds::check_mounts(caller.kind, &volumes)?;
     let spec = CreateSpec {
         agent,
+        task: new.task_id,
         template: template.map_err(|error| ApiError::invalid("template", error.to_string()))?,
         metadata: new.metadata,
         env_vars: new.env,
@@ -193,9 +226,11 @@ pub(super) async fn create(
         network,
         allow_internet_access: None,
         bounds,
-        size: SizeWish::default(),
+        size,
         base,
         memory: new.memory,
+        purpose: SandboxPurpose::Use,
+        volumes,
         idempotency,
     };
     let row = app.fleet.create(caller.scope, spec).await.map_err(|error| ApiError::fleet(error, "new"))?;
@@ -225,6 +260,8 @@ pub(super) async fn list(
         states: states(&query.state)?,
         template: query.template.map(|name| name.to_lowercase()),
         agent: query.agent_id,
+        task: query.task_id,
+        metadata: pairs(&query.metadata)?,
         order,
         limit: part.limit,
         cursor: part.after,
@@ -254,6 +291,22 @@ pub(super) async fn list_all(
     let owned =
         |row: SandboxRow| OwnedSandbox { project_id: row.project.to_string(), sandbox: shown(&app, row) };
     Ok(Json(Page::new(page.rows.into_iter().map(owned).collect(), next)))
+}
+
+/// The pairs of `key=value`.
+fn pairs(given: &[String]) -> Result<BTreeMap<String, String>, ApiError> {
+    let mut pairs = BTreeMap::new();
+    for text in given {
+        let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+        let (key, value) =
+            pair.ok_or_else(|| ApiError::invalid("metadata", "must be key=value, such as team=core"))?;
+        if pairs.insert(key.to_string(), value.to_string()).is_some_and(|before| before != value) {
+            let key: String = key.chars().take(64).collect();
+            let why = format!("has two values for '{key}', and a sandbox has at most one");
+            return Err(ApiError::invalid("metadata", why));
+        }
+    }
+    Ok(pairs)
 }
 
 fn states(named: &[String]) -> Result<Vec<StateName>, ApiError> {
@@ -334,7 +387,7 @@ pub(super) async fn pause(
     MaybeChecked(body): MaybeChecked<PauseBody>,
 ) -> Result<Json<Sandbox>, ApiError> {
     let kept = if body.memory == Some(false) { Kept::FilesOnly } else { Kept::MemoryAndFiles };
-    let paused = app.fleet.pause(named.record.clone(), kept, false).await;
+    let paused = app.fleet.pause(named.record.clone(), kept, IfSilent::Pause).await;
     paused.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(Json(shown(&app, named.record.row())))
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::network::NamePattern;
-use coffer_store::{
-    MOST_SECRETS, RotateError, Secret as Value, SecretError, SecretInfo, SecretName, SecretTerms,
-};
+use coffer_store::{RotateError, Secret as Value, SecretInfo, SecretName, SecretTerms};
 use http::StatusCode;
 
 use crate::app::App;
@@ -15,13 +13,12 @@ use crate::auth::{Admin, Caller, Id, Operating, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
+use crate::secrets::{check_value, refused};
 use coffer_api_types::secrets::{MasterKey, Missing, NewValue, Secret};
 use coffer_api_types::{ErrorShape, Page};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 
-/// The longest value that fits into an environment variable.
-const LONGEST_VALUE: usize = 64 * 1024;
 const MOST_HOSTS: usize = 32;
 
 fn shown_secret(info: SecretInfo) -> Secret {
@@ -37,12 +34,7 @@ fn shown_secret(info: SecretInfo) -> Secret {
 
 /// The value and its terms.
 fn checked(new: NewValue) -> Result<(Value, SecretTerms), ApiError> {
-    if new.value.is_empty() || new.value.len() > LONGEST_VALUE || new.value.contains('\0') {
-        return Err(ApiError::invalid(
-            "value",
-            format!("must be 1 to {LONGEST_VALUE} bytes of text without NUL"),
-        ));
-    }
+    check_value(&new.value).map_err(|wrong| ApiError::invalid("value", wrong))?;
     let hosts = new.hosts.map(|hosts| {
         let Some(hosts) = hosts else { return Ok(Vec::new()) };
         if hosts.is_empty() || hosts.len() > MOST_HOSTS {
@@ -52,7 +44,7 @@ fn checked(new: NewValue) -> Result<(Value, SecretTerms), ApiError> {
         let wrong = |_| ApiError::invalid("hosts", "must be host names, or `*.` and a name");
         hosts.iter().map(|host| NamePattern::parse(host).map_err(wrong)).collect()
     });
-    let terms = SecretTerms { hosts: hosts.transpose()?, plain_http: new.plain_http };
+    let terms = SecretTerms { hosts: hosts.transpose()?, plain_http: new.plain_http, metadata: None };
     Ok((Value::new(new.value), terms))
 }
 
@@ -76,11 +68,7 @@ pub(super) async fn put(
 ) -> Result<(StatusCode, Json<Secret>), ApiError> {
     let (value, terms) = checked(new)?;
     let put = app.store.put_secret_on(&caller.scope, &name, &value, terms).await;
-    let (info, new) = put.map_err(|error| match error {
-        SecretError::TooMany => ApiError::conflict(format!("a project may have {MOST_SECRETS} secrets"))
-            .hint("delete one that nothing uses"),
-        SecretError::Store(error) => ApiError::store(error),
-    })?;
+    let (info, new) = put.map_err(|error| refused(error, name.as_str()))?;
     context.made(&name);
     app.fleet.secrets_changed();
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Json(shown_secret(info))))
@@ -141,7 +129,7 @@ pub(super) async fn rotate(
 ) -> Result<Json<MasterKey>, ApiError> {
     let rotated = app.store.rotate_master_key(&operating.operator).await;
     rotated.map_err(|error| match error {
-        RotateError::NotInFile => ApiError::conflict("the master key is given by setting, not by file").hint(
+        RotateError::NotInFile => ApiError::conflict("the master key comes from a setting, not from a file").hint(
             "set secrets.master_key to the new key and secrets.previous_master_keys to this one, and start again",
         ),
         RotateError::File(why) => {

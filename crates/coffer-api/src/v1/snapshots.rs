@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::SnapshotId;
+use coffer_core::{Memory, SnapshotId};
 use coffer_store::{SnapshotFilter, SnapshotRow};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
@@ -86,6 +86,7 @@ pub(super) async fn create(
         wish: MemoryWish { memory: new.memory, with_secrets: new.inherit_secrets },
         created_by: Some(caller.key_id.to_string()),
         idempotency,
+        ..SnapshotSpec::default()
     };
     let made = app.fleet.snapshot(caller.scope, named.record, spec).await;
     let row = made.map_err(|error| ApiError::fleet(error, &named.id))?;
@@ -168,6 +169,7 @@ pub(super) async fn rollback(
     let timeout_ms = app.policy.check(body.timeout_s.unwrap_or_else(|| usual_timeout_s(&app, &project)));
     let timeout_ms = timeout_ms.map_err(|error| ApiError::invalid("timeout_s", error.to_string()))?;
     let RollbackBody { snapshot_id, memory, .. } = body;
+    let memory = memory.map(Memory::from);
     let done = app.fleet.rollback(caller.scope, named.record, snapshot_id, memory, timeout_ms).await;
     let row = done.map_err(|error| ApiError::fleet(error, &named.id))?;
     Ok(Json(sandboxes::shown(&app, row)))

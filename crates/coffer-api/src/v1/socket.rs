@@ -100,8 +100,8 @@ pub(super) async fn open(
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let upgrade = upgrade.map_err(|error| {
-        ApiError::bad_request(format!("this is a WebSocket: {}", error.body_text()))
-            .hint("GET /api/v1/events/stream has the same as server-sent events")
+        ApiError::bad_request(format!("this route is a WebSocket: {}", error.body_text()))
+            .hint("GET /api/v1/events/stream sends the same as server-sent events")
     })?;
     let after = after(&headers, &position)?;
     let room = app.sockets.try_take(caller.scope.project()).map_err(ApiError::busy)?;
@@ -127,9 +127,13 @@ async fn tell(app: Arc<App>, mut socket: WebSocket, mut reader: Reader, key: Sec
     let over = follow(&mut socket, &mut reader, key, &mut position).await;
     let (code, reason) = match over {
         Over::Gone => (None, String::new()),
-        Over::Stopping => (Some(GOING_AWAY), format!("the server stops; come back with after={position}")),
-        Over::Revoked => (Some(NOT_ALLOWED), "the key is no longer good".to_string()),
-        Over::TooSlow => (Some(TRY_AGAIN), format!("too slow; come back with after={position}")),
+        Over::Stopping => {
+            (Some(GOING_AWAY), format!("the server is stopping; reconnect with after={position}"))
+        }
+        Over::Revoked => (Some(NOT_ALLOWED), "the key has expired or was revoked".to_string()),
+        Over::TooSlow => {
+            (Some(TRY_AGAIN), format!("the client reads too slowly; reconnect with after={position}"))
+        }
     };
     if let Some(code) = code {
         let close = CloseFrame { code, reason: reason.into() };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Sse;
 use axum::response::sse;
+use coffer_core::event::EventKind;
 use coffer_store::EventRow;
 use futures_util::Stream;
 use http::HeaderMap;
@@ -52,7 +53,7 @@ struct Both {
 fn is_first(event: &EventRow, record: &LogRecord) -> bool {
     match event.at_ms.cmp(&record.time_ms) {
         Ordering::Less => true,
-        Ordering::Equal => event.kind != "execution.ended",
+        Ordering::Equal => event.kind != EventKind::ExecutionEnded.as_str(),
         Ordering::Greater => false,
     }
 }
@@ -119,7 +120,7 @@ pub(super) async fn follow(
     Query(query): Query<PlaceQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
     expect_sandbox(&app, &named).await?;
-    let bad = || ApiError::bad_request("the place must be the id of a message, such as 12-3456");
+    let bad = || ApiError::bad_request("the position must be the id of a message, such as 12-3456");
     let after = match headers.get("last-event-id") {
         Some(last) => Some(last.to_str().ok().and_then(parse).ok_or_else(bad)?),
         None => query.after.as_deref().map(|after| parse(after).ok_or_else(bad)).transpose()?,

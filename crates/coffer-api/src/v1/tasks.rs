@@ -8,11 +8,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::{Priority, TaskId, TaskState};
-use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskError, TaskFilter, TaskOrder, TaskRow};
+use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskFilter, TaskOrder, TaskRow};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
+use super::board::{by_people, refusal};
 use super::page::Part;
-use super::projects::{changed_meanwhile, wanted_version};
+use super::projects::wanted_version;
 use super::repositories::plain_name;
 use crate::app::App;
 use crate::auth::{Caller, Id, Need, Read, Write};
@@ -22,8 +23,6 @@ use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, TaskQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
-use coffer_core::Code;
-pub(super) use shape::{amount, check_text, check_title, nanos};
 pub(super) use work::*;
 
 /// A position in a list of tasks: after this place and task.
@@ -39,39 +38,10 @@ impl std::str::FromStr for After {
     }
 }
 
-/// Refuses agents' keys: only people plan tasks.
-pub(super) fn by_people<N: Need>(caller: &Caller<N>) -> Result<(), ApiError> {
-    match caller.scope.agent() {
-        None => Ok(()),
-        Some(_) => Err(ApiError::of(Code::Forbidden, "an agent's key cannot plan, start or end tasks")
-            .hint("it can read its own tasks and send messages to them")),
-    }
-}
-
 fn actor<N>(caller: &Caller<N>) -> String {
     match caller.scope.agent() {
         Some(agent) => format!("agent:{agent}"),
         None => format!("key:{}", caller.key_id),
-    }
-}
-
-pub(super) fn refusal(error: TaskError, task: TaskId) -> ApiError {
-    match error {
-        TaskError::NotFound => ApiError::nothing("task", task),
-        TaskError::Changed => changed_meanwhile(),
-        TaskError::NoAgent(agent) => {
-            ApiError::invalid("agent_id", format!("names no agent of this project: {agent}"))
-        }
-        TaskError::NoNeighbour(other) => {
-            ApiError::invalid("place.after", format!("names task {other}, which is not in that column"))
-        }
-        TaskError::Busy => ApiError::conflict("an attempt at this task is in progress")
-            .hint("cancel it first, or start with \"replace\": true"),
-        TaskError::Idle => ApiError::conflict("no attempt at this task is in progress"),
-        TaskError::Archived => {
-            ApiError::conflict("the task is archived").hint("PATCH it with \"archived\": false first")
-        }
-        TaskError::Store(error) => ApiError::store(error),
     }
 }
 
@@ -250,5 +220,7 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     by_people(&caller)?;
     let removed = app.store.delete_task(&caller.scope, task).await;
-    removed.map(|()| StatusCode::NO_CONTENT).map_err(|error| refusal(error, task))
+    removed.map_err(|error| refusal(error, task))?;
+    app.fleet.forget_task(task);
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -106,9 +106,15 @@ async fn the_longest_lifetime_is_told_from_a_timeout() {
 #[tokio::test]
 async fn a_deadline_survives_a_restart() {
     let mut app = TestApp::start().await;
-    let short = app.create(json!({"timeout": 2})).await;
+    let short = app.create(json!({"timeout": 300})).await;
     let long = app.create(json!({"timeout": 300})).await;
-    app.restart(async |_| tokio::time::sleep(Duration::from_millis(2100)).await).await;
+    app.restart(async |app| {
+        // As if the server had been away for longer than the sandbox had left.
+        let passed = Deadline::Exactly(jiff::Timestamp::now().as_millisecond() - 100);
+        let operator = app.store.operator();
+        app.store.set_deadline(&operator, short.parse().unwrap(), passed).await.unwrap();
+    })
+    .await;
     assert_eq!(app.ended(&short).await, SandboxState::Terminated { reason: DestroyReason::Timeout });
     assert_eq!(app.state(&long).await, "running");
 }

@@ -73,17 +73,26 @@ async fn output_is_cut_and_time_is_up() {
         app.post(&exec, json!({"command": "flood 2048", "max_output_bytes": 10})).await.expect(200).json();
     assert_eq!((&little["stdout"], &little["stdout_truncated"]), (&json!("xxxxxxxxxx"), &json!(true)));
 
-    let hang = app.post(&exec, json!({"command": "hang", "timeout_s": 1}));
     let guest = app.engine.agentd(id.parse().unwrap());
+    let buried = std::sync::atomic::AtomicBool::new(false);
+    let hang = async {
+        let late = app.post(&exec, json!({"command": "hang", "timeout_s": 1})).await;
+        assert!(buried.load(std::sync::atomic::Ordering::SeqCst), "the process was not gone yet");
+        late
+    };
     let bury = async {
-        // The answer comes only once the process is gone.
-        tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+        // The server looks for it, finds it, and has to look again.
+        let mut seen = guest.guest().seen.subscribe();
+        let seen =
+            tokio::time::timeout(std::time::Duration::from_secs(20), seen.wait_for(|seen| *seen)).await;
+        seen.expect("a look in time").expect("the guest is there");
+        buried.store(true, std::sync::atomic::Ordering::SeqCst);
         guest.guest().bury();
     };
     let (late, ()) = tokio::join!(hang, bury);
     let late = late.expect(200).json();
     assert_eq!((&late["timed_out"], &late["exit_code"]), (&json!(true), &Value::Null));
-    assert!(late["duration_ms"].as_i64().unwrap() >= 1500, "{late}");
+    assert!(late["duration_ms"].as_i64().unwrap() >= 1000, "{late}");
 }
 
 #[tokio::test]

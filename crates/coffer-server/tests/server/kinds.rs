@@ -18,18 +18,18 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/key-kinds.md
 const HEAD: &str = "# Kinds of keys
 
 An **operator** runs the installation. A **person** and a **service** (CI, scripts) belong to a project; only approvals of people
-count, and only people make keys for people. An **agent** is a coding agent. The kind says which routes a key may call at all;
+count, and only people can create keys for people. An **agent** is a coding agent. The kind says which routes a key may call at all;
 its role (`read`, `write`, `admin`) decides the rest. An agent's key reaches its own sandboxes and tasks, pushes to the branches
 of its tasks and opens pull requests from them.
 
-A test walks all routes with all kinds and writes this page (`COFFER_UPDATE=1`); the table is in `coffer-server/src/api/kinds.rs`.
+A test walks all routes with all kinds and writes this page (`COFFER_UPDATE=1`); the table is in `coffer-api/src/kinds.rs`.
 
 | route | operator | person | service | agent |
 |---|---|---|---|---|
 ";
 
 /// Routes that are not in our OpenAPI description.
-const MORE: [(&str, &str); 24] = [
+const MORE: &[(&str, &str)] = &[
     ("GET", "/sandboxes"),
     ("POST", "/sandboxes"),
     ("GET", "/v2/sandboxes"),
@@ -51,7 +51,14 @@ const MORE: [(&str, &str); 24] = [
     ("GET", "/templates"),
     ("POST", "/v3/templates"),
     ("GET", "/volumes"),
+    ("POST", "/volumes"),
+    ("GET", "/volumes/{id}"),
+    ("DELETE", "/volumes/{id}"),
     ("GET", "/secrets"),
+    ("POST", "/secrets"),
+    ("GET", "/secrets/{secret}"),
+    ("POST", "/secrets/{secret}"),
+    ("DELETE", "/secrets/{secret}"),
     ("GET", "/git/{project}/{repository}/info/refs?service=git-receive-pack"),
     ("GET", "/metrics"),
 ];
@@ -147,6 +154,11 @@ async fn every_route_is_for_the_kinds_that_the_page_names() {
         "PUT /api/v1/sandboxes/{id}/network",
         "PUT /sandboxes/{id}/network",
         "POST /api/v1/keys",
+        "POST /api/v1/volumes",
+        "DELETE /api/v1/volumes/{volume}",
+        "POST /volumes",
+        "GET /volumes/{id}",
+        "DELETE /volumes/{id}",
     ] {
         assert!(page.contains(&format!("| `{forbidden}` |  | yes | yes |  |\n")), "{forbidden}");
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use coffer_core::{Kept, SandboxId, SandboxState};
 use coffer_engine::RunState;
+use coffer_server::ServerConfig;
 use coffer_wire::agentd::{ENVD_VERSION, Init};
 use http::Method;
 use http_body_util::Full;
@@ -88,10 +89,33 @@ async fn agentd_is_told_who_it_is() {
         default_user: Some("user".into()),
         default_workdir: Some("/home/user".into()),
         disk_total: Some(10_240 << 20),
+        start: None,
     };
     assert_eq!(app.engine.agentd(parsed(id)).inits(), [expected]);
     let detail = app.get(&format!("/sandboxes/{id}")).await.expect(200).json();
     assert_eq!((&detail["metadata"], &detail["allowInternetAccess"]), (&json!({"a": "b"}), &json!(false)));
+}
+
+#[tokio::test]
+async fn variables_of_every_sandbox_give_way_to_the_templates_and_to_the_creators() {
+    let environment =
+        [("PIP_INDEX_URL", "https://mirror.test/simple"), ("FROM_TEMPLATE", "no"), ("GOPROXY", "m")];
+    let environment = environment.map(|(name, value)| (name.to_string(), value.to_string())).into();
+    let app =
+        TestApp::configured(ServerConfig { lifetime: policy(), environment, ..ServerConfig::default() })
+            .await;
+    let env = |id: &str| app.engine.agentd(parsed(id)).inits().last().unwrap().env_vars.clone();
+    let plain = env(&app.create(json!({})).await);
+    assert_eq!(
+        (plain["PIP_INDEX_URL"].as_str(), plain["FROM_TEMPLATE"].as_str()),
+        ("https://mirror.test/simple", "yes")
+    );
+    let source = app.create(json!({"envVars": {"GOPROXY": "mine"}})).await;
+    assert_eq!(env(&source)["GOPROXY"], "mine");
+    // They are not part of a snapshot: a sandbox gets those of its own start.
+    let made = app.post_empty(&format!("/sandboxes/{source}/snapshots")).await.expect(201).json();
+    let child = app.create(json!({"templateID": made["snapshotID"]})).await;
+    assert_eq!(env(&child)["GOPROXY"], "m");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::app::TestApp;
+use crate::limits::eventually;
 
 async fn ids(app: &TestApp, query: &str) -> Vec<String> {
     let listed = app.get(&format!("/v2/sandboxes?{query}")).await.expect(200).json();
@@ -119,21 +120,139 @@ async fn templates_are_listed_and_one_is_the_default() {
         .expect(401);
 }
 
+/// The ids that our own API lists.
+async fn own_ids(app: &TestApp, query: &str) -> Vec<String> {
+    let page = app.get(&format!("/api/v1/sandboxes?{query}")).await.expect(200).json();
+    page["items"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_string()).collect()
+}
+
 #[tokio::test]
-async fn a_live_sandbox_tells_when_it_was_last_used() {
+async fn our_own_list_is_filtered_by_metadata() {
     let app = TestApp::start().await;
+    let core = app.create(json!({"metadata": {"team": "core", "stage": "a,b=c"}})).await;
+    let other = app.create(json!({"metadata": {"team": "core", "stage": ""}})).await;
+    app.create(json!({"metadata": {"team": "edge"}})).await;
+    let none: [String; 0] = [];
+    assert_eq!(own_ids(&app, "metadata=team=core").await, [other.as_str(), core.as_str()]);
+    assert_eq!(own_ids(&app, "metadata=team%3Dcore&order=asc").await, [core.as_str(), other.as_str()]);
+    // The first `=` ends the key; commas are part of the value.
+    assert_eq!(own_ids(&app, "metadata=stage=a,b=c").await, [core.as_str()]);
+    assert_eq!(own_ids(&app, "metadata=team=core&metadata=stage=a%2Cb%3Dc").await, [core.as_str()]);
+    assert_eq!(own_ids(&app, "metadata=team=core&metadata=stage=").await, [other.as_str()]);
+    assert_eq!(own_ids(&app, "metadata=team=edge&metadata=stage=").await, none);
+    assert_eq!(own_ids(&app, "metadata=team=core&metadata=team=core").await.len(), 2);
+    assert_eq!(own_ids(&app, "metadata=team=core&state=paused").await, none);
+    assert_eq!(own_ids(&app, "metadata=team=core&template=base&limit=1").await, [other]);
+    assert_eq!(own_ids(&app, "metadata=").await.len(), 3, "no value is no filter");
+    for (query, why) in [
+        ("metadata=team", "metadata must be key=value, such as team=core"),
+        ("metadata==core", "metadata must be key=value, such as team=core"),
+        (
+            "metadata=team=core&metadata=team=edge",
+            "metadata has two values for 'team', and a sandbox has at most one",
+        ),
+    ] {
+        let refused = app.get(&format!("/api/v1/sandboxes?{query}")).await.expect(422).json();
+        assert_eq!(refused["message"], why);
+    }
+    let many: Vec<String> = (0..65).map(|n| format!("metadata=k{n}=v")).collect();
+    let refused = app.get(&format!("/api/v1/sandboxes?{}", many.join("&"))).await.expect(400).json();
+    assert!(refused["message"].as_str().unwrap().contains("at most 64 metadata pairs"), "{refused}");
+    let path = "/api/v1/sandboxes?metadata=team=core";
+    let theirs = app.as_key(&app.other_key, Method::GET, path, json!(null)).await.expect(200).json();
+    assert_eq!(theirs["items"], json!([]));
+}
+
+#[tokio::test]
+async fn our_own_list_is_filtered_by_template_without_doubles() {
+    let app = TestApp::start().await;
+    let source = app.create(json!({})).await;
+    let path = format!("/api/v1/sandboxes/{source}/snapshots");
+    let taken = app.post(&path, json!({"name": "work"})).await.expect(201).json();
+    let snapshot = taken["id"].as_str().unwrap();
+    let made = app.post("/api/v1/sandboxes", json!({"snapshot_id": snapshot})).await.expect(201).json();
+    let by_id = made["id"].as_str().unwrap().to_string();
+    let by_name = app.create(json!({"templateID": "work"})).await;
+    app.delete(&format!("/sandboxes/{by_id}")).await.expect(204);
+    assert_eq!(own_ids(&app, "template=work").await, [by_name.as_str(), by_id.as_str()]);
+    assert_eq!(own_ids(&app, &format!("template={snapshot}")).await, [by_name.as_str(), by_id.as_str()]);
+    assert_eq!(own_ids(&app, "template=work&state=running").await, [by_name.as_str()]);
+    assert_eq!(own_ids(&app, "template=base").await, [source]);
+    let page = app.get("/api/v1/sandboxes?template=work&limit=1").await.expect(200).json();
+    let next = page["next"].as_str().unwrap();
+    assert_eq!(own_ids(&app, &format!("template=work&limit=1&cursor={next}")).await, [by_id]);
+}
+
+#[tokio::test]
+async fn our_own_api_has_samples_of_what_a_sandbox_uses() {
+    let app = TestApp::start().await;
+    let made = json!({"cpu_count": 1, "memory_mib": 128, "disk_mib": 64});
+    let id = app.post("/api/v1/sandboxes", made).await.expect(201).json()["id"].as_str().unwrap().to_string();
+    let path = format!("/api/v1/sandboxes/{id}/metrics");
+    eventually("it is sampled", async || {
+        !app.get(&path).await.expect(200).json()["items"].as_array().unwrap().is_empty()
+    })
+    .await;
+    let page = app.get(&path).await.expect(200).json();
+    let (sample, next) = (&page["items"][0], &page["next"]);
+    let percent = sample["cpu_used_pct"].as_f64().unwrap();
+    assert!((0.0..=100.0).contains(&percent) && next.is_null(), "{page}");
+    let figures = json!({
+        "at": sample["at"], "cpu_count": 1, "cpu_used_pct": percent,
+        "memory_used_bytes": 2_000_000, "memory_cache_bytes": 1_000_000, "memory_total_bytes": 128 << 20,
+        "disk_used_bytes": 4096, "disk_total_bytes": 64 << 20,
+    });
+    assert_eq!(*sample, figures);
+    // The same samples as on E2B's route.
+    let theirs = app.get(&format!("/sandboxes/{id}/metrics")).await.expect(200).json();
+    assert_eq!(theirs[0]["timestamp"], sample["at"]);
+    let at = sample["at"].as_str().unwrap();
+    let count = async |query: String| {
+        let page = app.get(&format!("{path}?{query}")).await.expect(200).json();
+        let all = page["items"].as_array().unwrap().iter().filter(|one| one["at"] == sample["at"]);
+        all.count()
+    };
+    assert_eq!(count(format!("start={at}&end={at}")).await, 1, "both ends are included");
+    assert_eq!(count("start=2999-01-01T00:00:00Z".into()).await, 0);
+    assert_eq!(count("end=2000-01-01T00:00:00Z".into()).await, 0);
+    for query in ["start=yesterday", "end=12", "start=2020-01-01T00:00:00Z&end=2019-01-01T00:00:00Z"] {
+        app.get(&format!("{path}?{query}")).await.expect(422);
+    }
+    app.as_key(&app.other_key, Method::GET, &path, json!(null)).await.expect(404);
+    app.delete(&format!("/sandboxes/{id}")).await.expect(204);
+    assert_eq!(app.get(&path).await.expect(200).json()["items"], json!([]), "they go with the sandbox");
+    let unknown = coffer_core::SandboxId::generate();
+    app.get(&format!("/api/v1/sandboxes/{unknown}/metrics")).await.expect(404);
+}
+
+async fn last(app: &TestApp, path: &str) -> jiff::Timestamp {
+    let shown = app.get(path).await.expect(200).json();
+    shown["last_activity_at"].as_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_sandbox_tells_when_it_was_last_used_also_after_a_restart_and_its_end() {
+    let mut app = TestApp::start().await;
     let id = app.create(json!({})).await;
     let path = format!("/api/v1/sandboxes/{id}");
-    let last = async || -> jiff::Timestamp {
-        let shown = app.get(&path).await.expect(200).json();
-        shown["last_activity_at"].as_str().unwrap().parse().unwrap()
-    };
-    let made = last().await;
+    let made = last(&app, &path).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    let looked = last().await;
+    let looked = last(&app, &path).await;
     assert!(looked.duration_since(made).as_millis() < 150, "a look is no use: {made} {looked}");
+    tokio::time::sleep(std::time::Duration::from_millis(1000)).await;
     app.visit(&id, "/health").await;
-    assert!(last().await.duration_since(made).as_millis() >= 250, "a visit is one");
+    let used = last(&app, &path).await;
+    assert!(used.duration_since(made).as_millis() >= 1200, "a visit is one");
+    // The next server knows it: its own start is no use.
+    app.restart(async |_| tokio::time::sleep(std::time::Duration::from_millis(300)).await).await;
+    let after = last(&app, &path).await;
+    assert!(after.duration_since(used).as_millis().abs() < 150, "{used} {after}");
+    app.visit(&id, "/health").await;
+    let again = last(&app, &path).await;
+    assert!(again.duration_since(used).as_millis() >= 250, "{used} {again}");
+    app.post_empty(&format!("{path}/pause")).await.expect(200);
+    assert!(last(&app, &path).await.duration_since(again).as_millis().abs() < 150, "a pause is no use");
     app.delete(&path).await.expect(204);
-    assert_eq!(app.get(&path).await.expect(200).json()["last_activity_at"], json!(null));
+    let over = last(&app, &path).await;
+    assert!(over.duration_since(again).as_millis().abs() < 150, "it stays on record: {again} {over}");
 }

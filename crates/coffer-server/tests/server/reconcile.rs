@@ -15,6 +15,7 @@ pub(crate) fn creating(id: SandboxId, like: SandboxRow) -> NewSandbox {
     NewSandbox {
         id,
         agent: None,
+        task: None,
         template: like.template,
         template_id: like.template_id,
         alias: None,
@@ -34,6 +35,8 @@ pub(crate) fn creating(id: SandboxId, like: SandboxRow) -> NewSandbox {
         created_ms: like.created_ms,
         bounds: Default::default(),
         origin: None,
+        purpose: coffer_core::SandboxPurpose::Use,
+        volumes: Vec::new(),
     }
 }
 

@@ -203,14 +203,9 @@ async fn wrong_states_are_conflicts() {
 }
 
 #[tokio::test]
-async fn what_comes_later_and_what_never_will_are_told_apart() {
+async fn what_this_server_does_not_have_and_what_nobody_has_are_told_apart() {
     let app = TestApp::start().await;
-    let build = app.post("/v3/templates", json!({"name": "x"})).await.expect(501).json();
-    assert_eq!(build["message"], "this server does not support template builds yet");
-    app.post("/v2/templates/x/builds/y", json!({})).await.expect(501);
-    app.get("/templates/x/builds/y/status").await.expect(501);
-    app.get("/volumes").await.expect(501);
-    app.post("/secrets", json!({})).await.expect(501);
+    app.get("/api-keys").await.expect(501);
     app.get("/nothing/here").await.expect(404);
     app.put("/sandboxes", json!({})).await.expect(405);
 }
@@ -324,9 +319,9 @@ async fn parameters_that_there_are_not_are_refused_and_those_there_are_named() {
     let id = app.create(json!({})).await;
     for (path, unknown, named) in [
         (
-            "/api/v1/sandboxes?task_id=x".to_string(),
-            "task_id",
-            "limit, cursor, state, template, agent_id, order",
+            "/api/v1/sandboxes?task=x".to_string(),
+            "task",
+            "limit, cursor, state, template, agent_id, task_id, metadata, order",
         ),
         ("/api/v1/tasks?limit=5&stat=todo".to_string(), "stat", "context_id"),
         (format!("/api/v1/sandboxes/{id}?verbose=1"), "verbose", "takes no parameters"),
@@ -343,7 +338,7 @@ async fn parameters_that_there_are_not_are_refused_and_those_there_are_named() {
     app.post("/api/v1/sandboxes?dry_run=true", json!({})).await.expect(400);
     app.delete(&format!("/api/v1/sandboxes/{id}?force=true")).await.expect(400);
     assert_eq!((app.state(&id).await.as_str(), app.engine.ids().len()), ("running", 1));
-    let head = app.request(Method::HEAD, "/api/v1/sandboxes?task_id=x").body(Full::default()).unwrap();
+    let head = app.request(Method::HEAD, "/api/v1/sandboxes?task=x").body(Full::default()).unwrap();
     assert_eq!(app.send(head).await.status, 400);
     // A known parameter with an invalid value is named.
     for (path, field) in [

@@ -286,6 +286,7 @@ async fn after_a_crash_snapshots_are_finished_or_gone() {
         limits: coffer_core::Limits::default(),
         secrets: Default::default(),
         created_by: None,
+        purpose: coffer_core::SnapshotPurpose::Use,
     };
     let (made, unmade, deleting) = (new("made"), new("unmade"), new("deleting"));
     let (whole, half, going) = (made.id, unmade.id, deleting.id);
@@ -436,7 +437,7 @@ async fn a_pause_whose_dump_fails_stays_frozen_and_says_so() {
     app.post(&format!("/sandboxes/{sandbox}/pause"), json!({})).await.expect(204);
     assert_eq!(app.engine.run(parsed(&sandbox)), Some(RunState::Frozen));
     let reason = app.history(&sandbox).await.last().unwrap().reason.clone();
-    assert_eq!(reason, "paused with its memory; its memory stays in that of the host: criu gave up");
+    assert_eq!(reason, "paused with its memory; its memory stays in the host's memory: criu gave up");
     app.post(&format!("/v2/sandboxes/{sandbox}/connect"), json!({})).await.expect(201);
     // An engine that went away in the middle may have done it or not: the pause failed.
     app.engine.fail_next(Op::Hibernate, EngineError::Unavailable("away".into()));

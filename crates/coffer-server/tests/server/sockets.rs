@@ -35,6 +35,13 @@ async fn open(app: &TestApp, query: &str) -> Socket {
     dial(app, query, &[("x-api-key", &app.key)]).await.unwrap().0
 }
 
+/// How many event streams the server has open.
+async fn readers(app: &TestApp, operator: &str) -> f64 {
+    let text = app.as_key(operator, Method::GET, "/metrics", Value::Null).await.expect(200).text();
+    let line = text.lines().find_map(|line| line.strip_prefix("coffer_event_readers "));
+    line.expect("the figure is there").parse().unwrap()
+}
+
 async fn next(socket: &mut Socket) -> Message {
     let message =
         tokio::time::timeout(Duration::from_secs(20), socket.next()).await.expect("a message in time");
@@ -132,6 +139,8 @@ async fn a_socket_shows_nothing_of_others() {
 async fn a_reader_that_takes_nothing_is_let_go_and_others_are_not_held_up() {
     let app = TestApp::start().await;
     let id = app.create(json!({})).await;
+    let key = app.store.create_operator_key(&app.store.operator(), "root").await.unwrap();
+    let before = readers(&app, key.reveal()).await;
     let large = "?kind=sandbox.orphan_removed";
     let (mut slow, mut quick) = (open(&app, large).await, open(&app, large).await);
     let operator = app.store.operator();
@@ -150,8 +159,14 @@ async fn a_reader_that_takes_nothing_is_let_go_and_others_are_not_held_up() {
         }
     };
     tokio::join!(write, read);
-    // Whatever it still gets of events in progress, the end comes.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    // Read nothing until the server has let it go; then, whatever it still gets of events in progress, the end
+    // comes.
+    let let_go = async {
+        while readers(&app, key.reveal()).await > before + 1.0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), let_go).await.expect("the slow one let go");
     let mut got = 0;
     let end = loop {
         match tokio::time::timeout(Duration::from_secs(20), slow.next()).await.expect("an end in time") {

@@ -149,6 +149,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let sandbox = app.create(json!({})).await;
     let (agent, _) = agent(&app, "mine").await;
     let made = app.post("/api/v1/keys", json!({"name": "mine"})).await.expect(201).json();
+    let volume = app.post("/api/v1/volumes", json!({"name": "mine-alone"})).await.expect(201).json();
     let budget = json!({"period": "day", "amount": 1});
     let budget = app.post("/api/v1/budgets", budget).await.expect(201).json();
     app.put("/api/v1/secrets/mine-alone", json!({"value": "secret-of-mine"})).await.expect(201);
@@ -193,6 +194,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "task" => task.clone(),
         "run" => run.clone(),
         "budget" => budget["id"].as_str().unwrap().to_string(),
+        "volume" => volume["id"].as_str().unwrap().to_string(),
         "repository" => repository.clone(),
         "connection" => connection.clone(),
         "number" => "1".to_string(),

@@ -4,6 +4,7 @@
 //! remembers where each value came from, so that an error can say what to change and `coffer config show` can
 //! list it. The settings are read from the types in [`settings`].
 
+mod complaint;
 mod file;
 mod flags;
 mod reference;
@@ -11,6 +12,7 @@ mod schema;
 mod settings;
 mod show;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -21,6 +23,7 @@ use coffer_core::settings::MASK;
 use serde_json::Value;
 
 use crate::printer;
+use complaint::Complaint;
 pub(crate) use flags::{Flags, Sources};
 use schema::{Kind, Schema, Setting, at, put};
 pub(crate) use settings::{Log, LogFormat, Settings};
@@ -53,24 +56,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What is wrong with a setting, before the source of its value is known.
-#[derive(Debug)]
-pub(crate) struct Complaint {
-    path: String,
-    allowed: String,
-}
-
-impl Complaint {
-    fn of(path: &str, allowed: &str) -> Self {
-        Self { path: path.into(), allowed: allowed.into() }
-    }
-}
-
 /// Settings that hold together, and where each came from.
 #[derive(Debug)]
 pub(crate) struct Resolved {
     pub(crate) settings: Settings,
-    /// The same, as it was given.
+    /// The settings as they were given, before they are checked.
     tree: Value,
     origins: BTreeMap<String, Origin>,
     /// The file that was read, if there was one.
@@ -90,9 +80,9 @@ impl Resolved {
     }
 }
 
-/// Takes settings over from the part that resolved them.
+/// Reads settings from the part that resolved them.
 pub(crate) fn take_over(tree: Value) -> anyhow::Result<Settings> {
-    serde_json::from_value(tree).context("the settings that were handed over do not fit")
+    serde_json::from_value(tree).context("the settings from the parent process are invalid")
 }
 
 /// Resolves the settings of this process.
@@ -162,7 +152,7 @@ fn given_by_flags(sources: &Sources, flags: &Flags, schema: &Schema) -> anyhow::
     Ok(given)
 }
 
-/// The file to read, with its text: the one that was named, or the first that is there.
+/// The file to read, with its text: the named one, or the first that exists.
 fn find_file(
     sources: &Sources,
     given: &[flags::Given],
@@ -259,7 +249,7 @@ impl Layers<'_> {
         Ok(Resolved { settings, tree, origins, file, doubts })
     }
 
-    /// A value of the wrong shape, as a complaint about the setting that it is part of.
+    /// A value of the wrong shape, as an error about the setting that it is part of.
     fn misfit(&self, error: &serde_path_to_error::Error<serde_json::Error>) -> Complaint {
         let path = error.path().to_string();
         let within = |setting: &&Setting| {
@@ -290,13 +280,13 @@ impl Layers<'_> {
         };
         printer::hint(
             format!("bad setting `{path}` = {value} ({origin}): {allowed}"),
-            "`coffer config show` tells every setting and where it came from",
+            "`coffer config show` lists every setting and its source",
         )
     }
 }
 
 impl Setting {
-    /// Parses text from the environment or a flag. Text that does not fit stays text, and is reported with
+    /// Parses text from the environment or a flag. Text of the wrong form stays text, and is reported with
     /// the other errors.
     fn value_of(&self, text: &str) -> Value {
         let as_is = || Value::String(text.to_string());
@@ -346,9 +336,19 @@ impl Setting {
         match (&self.kind, value) {
             (_, Value::Null) => "(unset)".into(),
             (Kind::Secret, _) => MASK.into(),
-            (_, Value::String(text)) => format!("\"{text}\""),
+            (_, Value::String(text)) => format!("\"{}\"", without_login(text)),
             (_, other) => other.to_string(),
         }
+    }
+}
+
+/// A URL without its user and password: a value that is refused is shown.
+fn without_login(text: &str) -> Cow<'_, str> {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{MASK}@{host}{path}").into(),
+        None => text.into(),
     }
 }
 

@@ -3,23 +3,25 @@
 //! The doc comment of a field is its entry in the reference. A part of the server that has settings defines
 //! its own struct, which becomes a section here by one line.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use coffer_core::mirrors::MirrorSettings;
 use coffer_core::settings::{ByteSize, Period, SecretText};
 use coffer_node::WarmChoice;
 use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
-    ArtifactSettings, ForgeSettings, LimitSettings, MetricsSettings, OutputSettings, TaskSettings,
-    TraceSettings, UsageSettings, WebhookSettings,
+    ArtifactSettings, BuildSettings, ForgeSettings, LimitSettings, MetricsSettings, OutputSettings,
+    RegistrySettings, TaskSettings, TraceSettings, UsageSettings, WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Complaint;
+use super::complaint::Complaint;
 
-/// A smaller pool cannot be formatted, or has no room once it is.
+/// A smaller pool cannot be formatted, or has no room afterwards.
 const SMALLEST_POOL: ByteSize = ByteSize::mib(256);
 
 /// Every setting.
@@ -32,14 +34,15 @@ pub(crate) struct Settings {
     /// trusts them to name the client, by `X-Forwarded-For` or by the PROXY protocol (versions 1 and 2), and
     /// applies limits to that client instead of the proxy.
     pub(crate) trusted_proxies: Vec<String>,
-    /// Where everything is kept.
+    /// The data directory.
     pub(crate) data_dir: PathBuf,
-    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), where one points at this server.
+    /// The domain of sandbox addresses (`<port>-<id>.<domain>`), if one points at this server.
     pub(crate) domain: Option<String>,
     pub(crate) database: Database,
     pub(crate) template: Template,
     pub(crate) node: Node,
     pub(crate) network: Network,
+    pub(crate) mirrors: MirrorSettings,
     pub(crate) secrets: Secrets,
     pub(crate) sandbox: Sandbox,
     pub(crate) limits: LimitSettings,
@@ -48,6 +51,12 @@ pub(crate) struct Settings {
     pub(crate) tasks: TaskSettings,
     pub(crate) webhooks: WebhookSettings,
     pub(crate) artifacts: ArtifactSettings,
+    pub(crate) builds: BuildSettings,
+    /// Images that templates of this machine serve, for builds without a registry: the name of an image and that
+    /// of a template, or of another image that is one (`debian:12`, `debian:13`, `e2bdev/base`). The log of a
+    /// build says which name was served by what.
+    pub(crate) images: BTreeMap<String, String>,
+    pub(crate) registries: RegistrySettings,
     pub(crate) metrics: MetricsSettings,
     pub(crate) traces: TraceSettings,
     pub(crate) log: Log,
@@ -68,7 +77,7 @@ pub(crate) struct Database {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Template {
-    /// Where templates are kept; all data directories of a machine can share it.
+    /// The directory of templates; all data directories of a machine can share it.
     pub(crate) dir: PathBuf,
     /// Build the template `base` in the background when it is missing or out of date.
     pub(crate) build: bool,
@@ -81,7 +90,7 @@ pub(crate) struct Template {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Node {
-    /// How much disk to set aside for sandboxes; a quarter of what is free, from 2 to 64 GiB, by default.
+    /// How much disk to reserve for sandboxes; a quarter of the free space, from 2 to 64 GiB, by default.
     #[schemars(extend("x-env" = "COFFER_POOL_SIZE"))]
     pub(crate) pool_size: Option<ByteSize>,
     /// How many sandboxes to keep ready at most, for creates that need not wait; 0 for none.
@@ -94,8 +103,8 @@ pub(crate) struct Node {
     /// ([why](secrets.md#saved-memory)). If off, images take no memory while they are saved and restored.
     #[schemars(extend("x-env" = "COFFER_ENCRYPT_MEMORY"))]
     pub(crate) encrypt_memory: bool,
-    /// Kernel features to do without, as if the kernel lacked them ([names](kernels.md#features)): for tests, and
-    /// to get around a bug of a kernel.
+    /// Kernel features to do without, as if the kernel lacked them ([names](kernels.md#features)): for tests,
+    /// and to work around a kernel bug.
     #[schemars(extend("x-env" = "COFFER_KERNEL_LACKS"))]
     pub(crate) kernel_lacks: Vec<String>,
 }
@@ -118,7 +127,7 @@ pub(crate) struct Secrets {
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Network {
-    /// Whether sandboxes have a way out at all.
+    /// Whether sandboxes have a network.
     pub(crate) enabled: bool,
     /// Nameservers for the names that sandboxes look up (`address` or `address:port`); the machine's own by
     /// default.
@@ -203,6 +212,7 @@ impl Default for Settings {
             template: Template::default(),
             node: Node::default(),
             network: Network::default(),
+            mirrors: MirrorSettings::default(),
             secrets: Secrets::default(),
             sandbox: Sandbox::default(),
             limits: LimitSettings::default(),
@@ -211,6 +221,9 @@ impl Default for Settings {
             tasks: TaskSettings::default(),
             webhooks: WebhookSettings::default(),
             artifacts: ArtifactSettings::default(),
+            builds: BuildSettings::default(),
+            images: BTreeMap::new(),
+            registries: RegistrySettings::default(),
             metrics: MetricsSettings::default(),
             traces: TraceSettings::default(),
             log: Log::default(),
@@ -300,6 +313,9 @@ impl Settings {
         ensure(disk, "sandbox.disk", "must be at least 16MiB")?;
         let pool = node.pool_size.is_none_or(|size| size >= SMALLEST_POOL);
         ensure(pool, "node.pool_size", &format!("must be at least {SMALLEST_POOL}"))?;
+        let volume = self.limits.volume_size;
+        let fits = volume >= ByteSize::mib(1) && volume.as_mib() <= 1 << 24;
+        ensure(fits, "limits.volume_size", "must be 1MiB to 16TiB")?;
         let ones = self.tasks.in_all.min(self.tasks.per_project);
         ensure(ones > 0, "tasks", "must let at least one run, in all and per project")?;
         ensure((1..=20).contains(&self.webhooks.tries), "webhooks.tries", "must be 1 to 20")?;
@@ -323,6 +339,8 @@ impl Settings {
         )?;
         self.usage.check().map_err(|bad| Complaint::of(bad.key, bad.allowed))?;
         self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
+        self.registries.check().map_err(|why| Complaint::of("registries", &why))?;
+        self.mirrors.resolve().map_err(|bad| Complaint::of(bad.key, &bad.allowed))?;
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
         filter.map_err(|_| {
             Complaint::of("log.filter", "must be a filter such as `info` or `coffer_node=debug`")
@@ -331,7 +349,7 @@ impl Settings {
         self.nameservers().map(drop)
     }
 
-    /// Kernel features that the node is to do without.
+    /// Kernel features that the node must not use.
     pub(crate) fn kernel_lacks(&self) -> Result<Lacking, Complaint> {
         let names = self.node.kernel_lacks.join(",");
         names.parse().map_err(|error: UnknownFeature| Complaint::of("node.kernel_lacks", &error.to_string()))

@@ -107,14 +107,14 @@ impl Part {
             () = connected => Ok(()),
             ended = self.ended() => Err(self.died_early(ended)),
             () = tokio::time::sleep(within) => {
-                anyhow::bail!("the {} did not come up within {} s", self.role, within.as_secs())
+                anyhow::bail!("the {} did not start within {} s", self.role, within.as_secs())
             }
         }
     }
 
     /// Waits for the line of JSON that a part prints when it is ready.
     pub(super) async fn first_line<T: DeserializeOwned>(&mut self, within: Duration) -> anyhow::Result<T> {
-        let output = self.child.stdout.take().context("standard output was taken already")?;
+        let output = self.child.stdout.take().context("standard output was already taken")?;
         // A part sends a few hundred bytes.
         let mut lines = BufReader::new(output.take(LONGEST_LINE)).lines();
         let line = tokio::select! {
@@ -124,9 +124,8 @@ impl Part {
             }
         };
         match line {
-            Some(line) => {
-                serde_json::from_str(&line).with_context(|| format!("the {} said `{line}`", self.role))
-            }
+            Some(line) => serde_json::from_str(&line)
+                .with_context(|| format!("unexpected output of the {}: `{line}`", self.role)),
             None => {
                 let ended = self.ended().await;
                 Err(self.died_early(ended))
@@ -138,7 +137,7 @@ impl Part {
         match ended {
             Ok(status) if status.code() == Some(HostUnusable::EXIT.into()) => HostUnusable::new(
                 "this host cannot run sandboxes; the reason is above",
-                "docs/kernels.md has what a host needs",
+                "docs/kernels.md lists what a host needs",
             )
             .into(),
             Ok(status) => {
@@ -174,7 +173,7 @@ impl Part {
     pub(super) async fn run_once(&mut self) {
         if self.pid.is_some() {
             match self.ended().await {
-                Ok(status) if status.success() => tracing::info!("the {} is done", self.role),
+                Ok(status) if status.success() => tracing::info!("the {} has ended", self.role),
                 Ok(status) => tracing::warn!("the {} failed ({status}); its error is above", self.role),
                 Err(error) => tracing::warn!("could not wait for the {}: {error}", self.role),
             }

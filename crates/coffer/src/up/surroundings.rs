@@ -3,24 +3,27 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use coffer_core::network::Mirrors;
 use coffer_egress::{AuthorityText, nameservers};
 use nix::ifaddrs::getifaddrs;
 use tokio::sync::watch;
 
 use crate::egress::Surroundings;
 
-/// An address that is new for less than this is noticed by egress itself, when it is dialled.
+/// How often to check. Egress itself notices newer addresses when it dials them.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// The surroundings as they are now, as JSON, and a task that keeps them so.
+/// The current surroundings, as JSON, and a task that keeps them up to date.
 pub(super) fn follow(
     chosen: Vec<SocketAddr>,
     authority: AuthorityText,
     roots: String,
+    mirrors: Mirrors,
 ) -> watch::Receiver<String> {
     let written = move || {
         let mut now = look(&chosen);
         (now.authority, now.roots) = (Some(authority.clone()), roots.clone());
+        now.mirrors = mirrors.clone();
         serde_json::to_string(&now).expect("addresses and text")
     };
     let (sender, receiver) = watch::channel(written());

@@ -47,7 +47,11 @@ fn unknown_words_are_refused() {
     refused(&[], 2, &["Usage: coffer [OPTIONS] <COMMAND>"]);
     refused(&["fly"], 2, &["unrecognized subcommand 'fly'"]);
     refused(&["template", "fly"], 2, &["unrecognized subcommand 'fly'"]);
-    refused(&["template", "build", "fly"], 2, &["invalid value 'fly'", "[possible values: base]"]);
+    refused(
+        &["template", "build", "fly"],
+        2,
+        &["invalid value 'fly'", "[possible values: base, debian-12, debian-13]"],
+    );
 }
 
 #[test]
@@ -97,12 +101,28 @@ fn bad_settings_are_refused_before_anything_is_made() {
             "`sandbox.disk` = \"1KiB\" (flag --sandbox-disk): must be at least 16MiB",
         ),
         (
+            ["--set", "mirrors.pypi=https://me:hidden@pypi.test/simple"],
+            "`mirrors.pypi` = \"https://********@pypi.test/simple\" (flag --set): must not have a user or a \
+             password: sandboxes would learn them. Store the credential as a secret, and add it to requests by \
+             a header rule of the network policy",
+        ),
+        (
+            ["--set", "mirrors.hosts=10.0.0.1"],
+            "`mirrors.hosts` = [\"10.0.0.1\"] (flag --set): must be names such as `pypi.example.com` or \
+             `pypi.example.com:8443`; `10.0.0.1` is none",
+        ),
+        (
+            ["--set", "mirrors.apt=http://169.254.169.254/debian"],
+            "`mirrors.apt` = \"http://169.254.169.254/debian\" (flag --set): must not be at `169.254.169.254`: \
+             metadata addresses stay closed",
+        ),
+        (
             ["--log", "=,="],
             "`log.filter` = \"=,=\" (flag --log): must be a filter such as `info` or `coffer_node=debug`",
         ),
     ] {
         let said = format!(
-            "error: bad setting {words}\nhint: `coffer config show` tells every setting and where it came from\n"
+            "error: bad setting {words}\nhint: `coffer config show` lists every setting and its source\n"
         );
         // `up` and `config check` agree.
         for verb in [&["up"][..], &["config", "check"]] {
@@ -164,8 +184,8 @@ fn up_needs_root_and_says_so() {
         Ok(output) => output,
         Err(error) => return eprintln!("SKIPPED: nobody cannot start the binary here: {error}"),
     };
-    let expected = "error: `coffer up` needs root: it makes namespaces, mounts and cgroups\n\
-                    hint: run it with sudo; the server part gives root up at once\n";
+    let expected = "error: `coffer up` needs root: it creates namespaces, mounts and cgroups\n\
+                    hint: run it with sudo; the server process drops root at once\n";
     assert_eq!(told(output), (1, String::new(), expected.to_string()));
 }
 

@@ -7,8 +7,8 @@ use coffer_store::{NewCompetition as NewRow, NewEntry as NewEntryRow, OverQuota,
 use crate::app::App;
 use crate::auth::{Caller, Write, not_here};
 use crate::error::ApiError;
+use crate::v1::board::{check_text, check_title, nanos};
 use crate::v1::repositories::plain_name;
-use crate::v1::tasks::{check_text, check_title, nanos};
 use coffer_api_types::competitions::{NewCompetition, NewEntry, Terms};
 use coffer_core::Code;
 use coffer_fleet::FleetError;
@@ -184,7 +184,7 @@ async fn checked_entry(
     if found.definition.is_none() {
         let why = format!("names agent '{}', which has no definition", found.name);
         return Err(ApiError::invalid(&field("agent_id"), why)
-            .hint("PUT /api/v1/agents/{agent}/definition says how it is run"));
+            .hint("set one with PUT /api/v1/agents/{agent}/definition"));
     }
     Ok(NewEntryRow {
         label: entry.label.unwrap_or(found.name),
@@ -210,7 +210,7 @@ async fn repository(app: &App, caller: &Caller<Write>, request: &NewCompetition)
                     "sandbox_id",
                     format!("names sandbox '{text}', which has no repository"),
                 )
-                .hint("POST /api/v1/sandboxes/{id}/clone puts one there")),
+                .hint("clone one with POST /api/v1/sandboxes/{id}/clone")),
                 _ => Err(ApiError::invalid("repository", "is needed: the sandbox has several")),
             };
         }

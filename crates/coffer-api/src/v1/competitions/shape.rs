@@ -3,7 +3,7 @@
 use coffer_core::compete::{CompetitionState, DiffSize, files_of};
 use coffer_store::{CompetitionRow, EntryPatch, EntryRow, RunFailure};
 
-use crate::v1::tasks::amount;
+use crate::v1::board::amount;
 use coffer_api_types::competitions::{
     Check, ComparedFile, Comparison, Competition, Entry, Failure, FileChange, Side, Size,
 };

@@ -4,17 +4,16 @@ use coffer_core::{AgentId, Priority, TaskState};
 use coffer_store::TaskRow;
 
 use crate::error::ApiError;
+use crate::v1::board::{amount, check_text, check_title, nanos};
 use crate::v1::repositories::plain_name;
 use coffer_api_types::tasks::{AttentionShape, ChangedTask, NewTask, OnReview, PlaceShape, Task};
 use coffer_core::clock::rfc3339;
 
-const LONGEST_TITLE: usize = 500;
 const LONGEST_DESCRIPTION: usize = 64 * 1024;
 const MOST_LABELS: usize = 50;
 const LONGEST_LABEL: usize = 100;
 const LONGEST_TEXT: usize = 1000;
 const LONGEST_COMMAND: usize = 8 * 1024;
-const LARGEST_BUDGET: f64 = 1e6;
 
 pub(super) fn shown(row: TaskRow) -> Task {
     let attention = row.attention.map(|why| AttentionShape {
@@ -49,11 +48,6 @@ pub(super) fn shown(row: TaskRow) -> Task {
         archived_at: row.archived_ms.map(rfc3339),
         on_review: if row.starts_on_review { OnReview::Start } else { OnReview::Wait },
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for people; far below what a float holds exactly")]
-pub(in crate::v1) fn amount(nanos: i64) -> f64 {
-    nanos as f64 / 1e9
 }
 
 /// A checked request.
@@ -156,28 +150,11 @@ pub(super) fn checked_change(change: ChangedTask) -> Result<CheckedChange, ApiEr
     })
 }
 
-pub(in crate::v1) fn check_title(title: &str) -> Result<(), ApiError> {
-    let fits = !title.trim().is_empty() && title.chars().count() <= LONGEST_TITLE;
-    if fits && !title.chars().any(char::is_control) {
-        return Ok(());
-    }
-    Err(ApiError::invalid("title", format!("must have 1 to {LONGEST_TITLE} characters on one line")))
-}
-
 fn check_description(text: &str) -> Result<(), ApiError> {
     if text.len() <= LONGEST_DESCRIPTION {
         return Ok(());
     }
     Err(ApiError::invalid("description", format!("may have at most {} KiB", LONGEST_DESCRIPTION / 1024)))
-}
-
-pub(in crate::v1) fn check_text(field: &str, text: Option<&str>, longest: usize) -> Result<(), ApiError> {
-    match text {
-        Some(text) if text.trim().is_empty() || text.len() > longest || text.contains('\0') => {
-            Err(ApiError::invalid(field, format!("must have 1 to {longest} bytes, none of them NUL")))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn checked_labels(labels: Vec<String>) -> Result<Vec<String>, ApiError> {
@@ -192,13 +169,4 @@ fn checked_labels(labels: Vec<String>) -> Result<Vec<String>, ApiError> {
     }
     let mut seen = std::collections::HashSet::new();
     Ok(labels.into_iter().filter(|label| seen.insert(label.clone())).collect())
-}
-
-pub(in crate::v1) fn nanos(budget: f64) -> Result<i64, ApiError> {
-    if !(budget > 0.0 && budget <= LARGEST_BUDGET) {
-        return Err(ApiError::invalid("budget", "must be more than 0 and at most a million"));
-    }
-    #[expect(clippy::cast_possible_truncation, reason = "bounded above")]
-    let nanos = (budget * 1e9).round() as i64;
-    Ok(nanos.max(1))
 }

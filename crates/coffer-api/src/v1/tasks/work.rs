@@ -13,13 +13,13 @@ use coffer_store::{
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
-use super::shape::amount;
-use super::{actor, by_people, found, refusal, tagged};
+use super::{actor, found, tagged};
 use crate::app::App;
 use crate::auth::{Caller, Id, Read, Write};
 use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
+use crate::v1::board::{amount, by_people, refusal};
 use crate::v1::competitions::{self};
 use crate::v1::page::Part;
 use coffer_api_types::attempts::{
@@ -60,7 +60,7 @@ pub(in crate::v1) async fn start(
     {
         return Err(ApiError::invalid("model", "must have 1 to 200 bytes and not begin with a dash"));
     }
-    let reason = if request.replace { "started anew" } else { "started" };
+    let reason = if request.replace { "started again" } else { "started" };
     let order = StartTask {
         agent: request.agent_id,
         model: request.model,
@@ -89,7 +89,7 @@ async fn compete(
         return Err(ApiError::invalid("compete", why));
     }
     if task.repository.is_none() {
-        return Err(ApiError::invalid("repository", "is needed: the task has none to work on"));
+        return Err(ApiError::invalid("repository", "is needed: the task has no repository"));
     }
     let mut new = competitions::checked_terms(app, caller, terms, task.agent).await?;
     new.terms = CompetitionTerms {
@@ -139,10 +139,10 @@ async fn begin(
             "agent_id",
             format!("names agent '{}', which has no definition", found.name),
         )
-        .hint("PUT /api/v1/agents/{agent}/definition says how it is run"));
+        .hint("set one with PUT /api/v1/agents/{agent}/definition"));
     }
     if task.repository.is_none() {
-        return Err(ApiError::invalid("repository", "is needed: the task has none to work on"));
+        return Err(ApiError::invalid("repository", "is needed: the task has no repository"));
     }
     let started = app.store.start_task(&caller.scope, task.id, order).await;
     let (row, _) = started.map_err(|error| refusal(error, task.id))?;
