@@ -74,7 +74,7 @@ def measure(report: Report, up: CofferUp, home: Path, rootfs: Path, mib: int, ro
     client.close()
     report.heading("Clone")
     report.say(
-        f"A repository of {mib} MiB that this server keeps, by HTTP: cloned by the host onto its own disk and into a "
+        f"A repository of {mib} MiB on this server, by HTTP: cloned by the host onto its own disk and into a "
         "directory of coffer's pool, and into a sandbox by the API, through the gate that adds the credential."
     )
     report.times("s", times)

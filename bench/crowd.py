@@ -104,7 +104,7 @@ def family(up: CofferUp) -> tuple[list[int], list[int]]:
 
 
 def live(report: Report, up: CofferUp, count: int, rounds: int):
-    """So many sandboxes that live: memory of each, and an exec beside them against one alone."""
+    """So many live sandboxes: memory of each, and an exec among them against one alone."""
     client = Client(up.env())
     alone = client.create()
     execs, spawns = {}, {}
@@ -138,19 +138,19 @@ def live(report: Report, up: CofferUp, count: int, rounds: int):
 
     kernel, ours = crowded.kernel - before.kernel, crowded.ours - before.ours
     sandboxes = crowded.sandboxes - before.sandboxes
-    report.heading(f"{count} sandboxes that live")
+    report.heading(f"{count} live sandboxes")
     report.say(
-        f"Made in {short(created)} s, 8 at a time, each ran a command, destroyed in {short(destroyed)} s; "
-        f"{len(failures)} errors. {slots} slots of the warm pool waited beside them and are counted in. Memory is what "
-        f"all of it has grown by: the kernel's ({', '.join(Memory.KERNEL)} of `/proc/meminfo`), the proportional sizes "
-        f"of the processes in sandboxes and of coffer's own. MemAvailable is given for comparison; what else the "
-        f"machine does shows in it as well."
+        f"Created in {short(created)} s, 8 at a time, each ran a command, destroyed in {short(destroyed)} s; "
+        f"{len(failures)} errors. {slots} slots of the warm pool are included. Memory is the total "
+        f"growth: the kernel's ({', '.join(Memory.KERNEL)} of `/proc/meminfo`), the proportional sizes "
+        f"of the processes in sandboxes and of coffer's own. MemAvailable is given for comparison; it "
+        f"also shows other work of the machine."
     )
     rows = {
-        "all told": kernel + ours + sandboxes,
-        "of it the kernel's": kernel,
-        "of it processes in sandboxes": sandboxes,
-        "of it coffer's own processes": ours,
+        "total": kernel + ours + sandboxes,
+        "kernel": kernel,
+        "processes in sandboxes": sandboxes,
+        "coffer's own processes": ours,
         "by MemAvailable": before.available - crowded.available,
     }
     report.say(table([["memory", "MiB each"], *([name, short(each(growth))] for name, growth in rows.items())]))
@@ -159,12 +159,12 @@ def live(report: Report, up: CofferUp, count: int, rounds: int):
         {
             "exec, alone": execs["alone"],
             f"exec, one of {count}": execs["crowd"],
-            "bare spawn, beside one": spawns["alone"],
-            f"bare spawn, beside {count}": spawns["crowd"],
+            "bare spawn, with 1": spawns["alone"],
+            f"bare spawn, with {count}": spawns["crowd"],
         },
     )
     if failures:
         report.error(f"{count} live: {len(failures)} errors, the first: {failures[0]}")
     report.at_most(f"{count} live: errors", len(failures), 0)
-    report.at_most(f"{count} live: MiB each, all told", each(rows["all told"]), 3)
+    report.at_most(f"{count} live: MiB each, in total", each(rows["total"]), 3)
     report.faster(f"{count} live: exec / exec alone", execs["crowd"], execs["alone"], 2)

@@ -82,7 +82,7 @@ def against_copies(report: Report, up: CofferUp, client: Client, source: dict, r
 
 
 def many(report: Report, up: CofferUp, client: Client, source: dict, sizes: list[int]):
-    rows = [["children of one fork", "all there, ms", "a child, ms", "each has answered, ms"]]
+    rows = [["children of one fork", "all exist, ms", "a child, ms", "each has answered, ms"]]
     for size in sizes:
         since = time.perf_counter()
         children, took = fork(client, source, size)
@@ -134,7 +134,7 @@ def pauses(report: Report, up: CofferUp, client: Client, source: dict, rounds: i
             run(client, source, "touch /tmp/end")
             writing.join(60)
         other.close()
-    report.say("How long the source of a snapshot stands still.")
+    report.say("How long the source of a snapshot is frozen.")
     report.times("ms", times)
 
 

@@ -61,12 +61,12 @@ def measure(report: Report, up: CofferUp, cold: CofferUp, peers: Peers, rounds: 
     client.close()
     cold_client.close()
 
-    report.heading("From nothing to the first output")
+    report.heading("From create to the first output")
     report.say(
-        "Until `hello` of `/bin/echo hello` in a new sandbox has arrived. Ours through the E2B API; the others by "
+        "Time until `hello` of `/bin/echo hello` in a new sandbox arrives. Coffer through the E2B API; the others by "
         "their commands, on the files of the same template, read-only, without a network or limits, as `crun spec` "
-        "writes it. Ours has limits, a disk of its own, a system call filter and a user namespace besides. Others must "
-        "also start a program to ask; that is what a caller of theirs has to do."
+        "writes it. Coffer also has limits, a separate disk, a system call filter and a user namespace. Callers of the "
+        "others have to start a program, so that is included."
     )
     starts = {name: first[name] for name in subjects if name not in (BARE, EXEC)}
     warm, bare = p50(first[WARM]), p50(whole[BARE])
@@ -81,8 +81,8 @@ def measure(report: Report, up: CofferUp, cold: CofferUp, peers: Peers, rounds: 
         {name: whole[name] for name in [BARE, *starts]},
         {"coffer / this": lambda _, p: f"{p50(whole[WARM]) / p:.3f}"},
     )
-    report.heading("A command in a sandbox that runs")
-    report.say("Until its exit code has arrived, against `posix_spawn` and `waitpid` of the same on the host.")
+    report.heading("A command in a running sandbox")
+    report.say("Time until its exit code arrives, against `posix_spawn` and `waitpid` of the same on the host.")
     execs = {BARE: whole[BARE], EXEC: whole[EXEC]}
     report.times("ms", execs, {"x bare spawn": lambda _, p: f"{p / bare:.2f}"})
 

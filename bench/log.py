@@ -55,7 +55,7 @@ def readers(report: Report, up: CofferUp, count: int, megabytes: int):
     report.say(
         table(
             [
-                [f"{count} readers, {total / 2**20:.0f} MiB to all of them", "MiB/s", "beside"],
+                [f"{count} readers, {total / 2**20:.0f} MiB to all of them", "MiB/s", "note"],
                 ["server-sent events of the sandbox's output", short(total / 2**20 / took), ""],
                 ["the same bytes copied to as many loopback sockets", short(total / 2**20 / bare), "the limit"],
             ]
@@ -203,7 +203,7 @@ def events(report: Report, up: CofferUp, count: int):
                 [
                     f"{found['events']} events by {found['callers']} callers, each answered once it is on disk",
                     "a second",
-                    "beside",
+                    "note",
                 ],
                 ["the event log", f"{found['events_per_s']:.0f}", ""],
                 ["the same bytes appended, one flush for as many", f"{found['append_per_s']:.0f}", "the limit"],
@@ -246,7 +246,7 @@ def listed(report: Report, up: CofferUp, count: int):
         f"- {seen} sandboxes in {len(pages)} pages, {sum(sizes) / 2**20:.0f} MiB of JSON, in {sum(pages) / 1000:.1f} s; "
         f"to copy a page over the loopback takes {short(copied)} ms; the server grew by {grown / 1024:.1f} MiB"
     )
-    report.at_most("the last pages of a list beside the first", p50(last) / p50(first), 1.5)
+    report.at_most("last pages of a list / first pages", p50(last) / p50(first), 1.5)
 
 
 def fill(database: Path, model: str, count: int):

@@ -147,4 +147,4 @@ def measure(report: Report, up: CofferUp, start, rounds: int):
 
     beside_criu = {"this / CRIU alone": lambda _, p: f"{p / p50(times[CRIU]):.2f}", "this / plain": beside_plain}
     report.times("ms", times, beside_criu)
-    report.times("ms that the source of a snapshot with memory stands still", stood)
+    report.times("ms that the source of a snapshot with memory is frozen", stood)

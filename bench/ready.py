@@ -112,7 +112,7 @@ def measure(report: Report, up: CofferUp, home: Path, count: int, rounds: int):
     report.heading("Ready to work")
     report.say(
         f"{count} sandboxes with a repository of 500 files and {PACKAGES * FILES:,} small files that an install unpacks from "
-        "the disk, until each has answered that its work tree is clean and all is there. All at once, in either way."
+        "the disk, until each has confirmed that its work tree is clean and complete. All at once, in both cases."
     )
     report.times("s", times)
     report.faster(

@@ -77,16 +77,16 @@ def measure(report: Report, up: CofferUp, rounds: int):
     quiet.destroy(sandbox)
     crowd.close()
     quiet.close()
-    report.heading("Beside a project that takes all it can get")
+    report.heading("Next to a project that uses all it can")
     report.say(
         f"Requests of one project, alone and while another sends the same with {PRESSING} clients and no pause. "
-        "The clients and both sandboxes run on this machine too, so this is more than what the server makes it wait."
+        "The clients and both sandboxes run on this machine too, so this includes more than the time waiting in the server."
     )
     rows = {f"{name}, alone": values for name, values in alone.items()}
-    rows |= {f"{name}, beside it": values for name, values in beside.items()}
+    rows |= {f"{name}, next to it": values for name, values in beside.items()}
     report.times("ms", rows)
     for name in alone:
         quiet, _, found = (
             busy / own for busy, own in zip(percentiles(beside[name]), percentiles(alone[name]), strict=True)
         )
-        report.at_most(f"{name} beside a busy project, p99, x alone", found, 2.0, quiet=quiet)
+        report.at_most(f"{name} next to a busy project, p99, x alone", found, 2.0, quiet=quiet)

@@ -87,3 +87,28 @@ def test_pause_resume_kill(sandbox):
     assert sandbox.is_running()
     e2b("kill", sandbox.sandbox_id)
     assert not sandbox.is_running()
+
+
+def test_a_template_is_created_listed_and_deleted(tmp_path):
+    (tmp_path / "e2b.Dockerfile").write_text("FROM e2bdev/base\nCOPY note.txt /srv/note.txt\nRUN cat /srv/note.txt\n")
+    (tmp_path / "note.txt").write_text("from the command line")
+    name = f"cli-{os.getpid()}-{time.time_ns() % 1_000_000}"
+
+    def template(*arguments):
+        command = [CLI, "template", *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    template("create", name, "-p", str(tmp_path), "-d", "e2b.Dockerfile")
+    listed = {alias: entry for entry in json.loads(template("list", "--format", "json")) for alias in entry["aliases"]}
+    assert name in listed
+    made = Sandbox.create(name, timeout=600)
+    try:
+        assert made.files.read("/srv/note.txt") == "from the command line"
+    finally:
+        made.kill()
+    template("delete", "-y", listed[name]["templateID"])
+    assert name not in template("list")

@@ -1,9 +1,12 @@
 """Many strangers at once, slow ones, and large ones: what they cost is bounded, and others are served."""
 
 import contextlib
+import fcntl
+import pathlib
 import resource
 import select
 import socket
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +64,14 @@ class Crowd:
     def __exit__(self, *_):
         for wire in self.wires:
             wire.close()
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """One flood at a time: what each costs the server is measured, and tests of a suite run side by side."""
+    with open(pathlib.Path(tempfile.gettempdir()) / "coffer-e2e-floods.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class Peak:

@@ -158,6 +158,7 @@ def test_the_servers_own_routes_are_closed_to_clients(victim):
         "/init%2f..",
         "/coffer/journal",
         "/coffer/journal?from=0",
+        "/coffer/unpack?order=%7B%22kind%22%3A%22layer%22%7D",
         "/%63offer/journal/ack",
         "http://x/init",
         "/freeze",

@@ -56,7 +56,7 @@ def test_memory_that_nobody_is_charged_for(tmp_path):
         assert attacker.commands.run(hoard(1000)).stdout == "held 1000\n", "a thousand sockets are nobody's business"
         attacker.commands.run(hoard(8000), background=True, timeout=0)
         eventually(lambda: not attacker.is_running(), "the sandbox ended")
-        assert f"ending sandbox {attacker.sandbox_id}" in up.log.read_text()
+        assert f"killing sandbox {attacker.sandbox_id}" in up.log.read_text()
         assert neighbour.commands.run("echo alive").stdout == "alive\n"
         assert up.stop() == 0
 

@@ -14,7 +14,7 @@ from e2b import CommandExitException, Sandbox
 
 from coffer_up import CofferUp, eventually, inventory
 from outside import World, ip, leave_network
-from places import GATE, GATE_V6, HOST_V6
+from places import GATE, GATE_V6, HOST_V6, MIRROR_NAME, STRAYS
 
 LIFE_S = 600
 PATIENCE_S = 120
@@ -61,6 +61,7 @@ def world(tmp_path_factory):
 def up(world, tmp_path_factory):
     options = ["--ephemeral", "--nameserver", GATE, "--warm-slots", "2"]
     options += ["--set", f"network.extra_roots={world.authority}"]
+    options += ["--set", f"mirrors.hosts={','.join([MIRROR_NAME, *STRAYS])}"]
     with CofferUp(tmp_path_factory.mktemp("coffer") / "data", *options, pool_size="2GiB") as running:
         os.environ.update(running.env())
         yield running
@@ -96,7 +97,7 @@ def without_ipv6(up):
 
 def _last_news(up: CofferUp) -> str:
     """What egress last said of its surroundings."""
-    said = [line for line in up.log.read_text(errors="replace").splitlines() if "names come from" in line]
+    said = [line for line in up.log.read_text(errors="replace").splitlines() if "using nameservers" in line]
     return said[-1]
 
 

@@ -13,6 +13,12 @@ PRIVATE = "10.9.9.9"
 METADATA = "169.254.169.254"
 INNER = [PRIVATE, "172.16.9.9", "192.168.9.9", METADATA, "100.64.9.9", "198.18.9.9", "fd00::9:9"]
 
+# A package mirror of the operator's, at a private address that another site shares. They are not among the
+# inner addresses, because a sandbox may get there by the mirror's name.
+MIRROR, MIRROR_NAME, MIRROR_PORTS = "10.9.8.8", "mirror.test", (80, 443)
+# Mirrors that a resolver leads astray.
+STRAYS = {"stray-metadata.test": METADATA, "stray-host.test": HOST, "stray-loop.test": "127.0.0.1"}
+
 NAMES = {
     "example.com": [SITE, SITE_V6],
     "www.example.com": [SITE],
@@ -26,6 +32,9 @@ NAMES = {
     "mapped.test": [f"::ffff:{PRIVATE}"],
     "nat64.test": ["64:ff9b::a09:909"],
     "mixed.test": [PRIVATE, SITE],
+    MIRROR_NAME: [MIRROR],
+    "neighbour.test": [MIRROR],
+    **{name: [address] for name, address in STRAYS.items()},
 }
 # Leads to the site when first asked for, and inside from then on.
 REBINDING = "rebind.test"

@@ -7,7 +7,7 @@ import subprocess
 
 import httpx
 import pytest
-from e2b import Sandbox
+from e2b import Sandbox, Secret
 
 from coffer_up import CofferUp, eventually
 from conftest import PATIENCE_S, Attempt, kill_part
@@ -108,6 +108,24 @@ def test_programs_inside_send_a_token_that_they_do_not_have(make, world, up):
     inside = found_inside(sandbox, token)
     assert inside.stdout.strip() == "0", inside
     assert found_outside(up, token) == []
+
+
+def test_a_secret_of_the_sdk_is_in_the_requests_that_a_rule_names(sandboxes, world, up):
+    first, second = canary(), canary()
+    secret = Secret.create("Of-The-SDK", first)
+    try:
+        rule = {"transform": {"headers": {"X-Token": Secret.fill("Of-The-SDK")}}}
+        sandbox = sandboxes(network={"rules": {API_NAME: [rule]}})
+        curl = f"curl -sSf -m 20 {URL}"
+        attempt = Attempt(sandbox, curl)
+        assert attempt.code == 0 and seen(world)[-1] == first, attempt
+        Secret.update(secret.secret_id, second)
+        eventually(lambda: Attempt(sandbox, curl).code == 0 and seen(world)[-1] == second, "the new value")
+        assert found_inside(sandbox, second).stdout.strip() == "0"
+    finally:
+        Secret.destroy(secret.secret_id)
+    eventually(lambda: Attempt(sandbox, curl).code != 0, "no way without the secret")
+    assert found_outside(up, first) == [] and found_outside(up, second) == []
 
 
 def test_other_hosts_keep_their_own_certificates(make):

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.parse
 
-from places import API, API_NAME, GATE, GATE_V6, INNER, NAMES, OTHER, PRIVATE, REBINDING, SITE, SITE_V6
+from places import API, API_NAME, GATE, GATE_V6, INNER, MIRROR, NAMES, OTHER, PRIVATE, REBINDING, SITE, SITE_V6
 
 record_lock = threading.Lock()
 rebinding_asked = 0
@@ -138,7 +138,7 @@ def main():
     run("ip", "link", "set", "world", "up")
     run("ip", "address", "add", f"{GATE}/24", "dev", "world")
     run("ip", "-6", "address", "add", f"{GATE_V6}/64", "dev", "world", "nodad")
-    for address in [SITE, SITE_V6, OTHER, API, *INNER]:
+    for address in [SITE, SITE_V6, OTHER, API, MIRROR, *INNER]:
         run("ip", "address", "add", address, "dev", "lo")
     for port in (80, 443, 8443):
         site = Sites(("::", port), Site)
