@@ -36,7 +36,7 @@ help:
 	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=)"
 	@echo "make vm      boot stock kernels in virtual machines and test there (VM=\"debian12 debian13 newest hybrid\")"
 	@echo "make kernels run the node's tests as if on each known host's kernel, by doing without what it lacks"
-	@echo "make bench   measure beside crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
+	@echo "make bench   measure next to crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make check   format, lints and types; compiles all tests and runs none"
 	@echo "make doc     the code's documentation, in target/doc; broken links are errors"
