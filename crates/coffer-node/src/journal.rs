@@ -2,6 +2,7 @@
 //!
 //! An entry is written before any resource is created, so that everything a crash leaves behind has an owner.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
@@ -130,23 +131,36 @@ pub(crate) fn directory_of(data_dir: &Path) -> PathBuf {
 /// entry cannot be read; changes nothing.
 pub fn layers(data_dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut layers = snapshots::layers(data_dir)?;
+    for entry in entries(data_dir)? {
+        layers.extend(entry.overlays.into_iter().flat_map(|overlay| overlay.layers).map(|layer| layer.path));
+    }
+    Ok(layers)
+}
+
+/// Names of the files of all sandboxes of the node at `data_dir`, running or not. Everything else in the pool's
+/// directory of files has no owner. Fails if an entry cannot be read; changes nothing.
+pub fn files(data_dir: &Path) -> io::Result<BTreeSet<String>> {
+    Ok(entries(data_dir)?.iter().map(Entry::files_name).collect())
+}
+
+fn entries(data_dir: &Path) -> io::Result<Vec<Entry>> {
     let files = match fs::read_dir(directory_of(data_dir)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(layers),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         files => files?,
     };
+    let mut entries = Vec::new();
     for file in files {
         let path = file?.path();
         if path.extension().is_none_or(|extension| extension != "json") {
             continue;
         }
-        let entry: Entry = match fs::read(&path) {
+        match fs::read(&path) {
             // Destroyed in the meantime.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            bytes => serde_json::from_slice(&bytes?)?,
-        };
-        layers.extend(entry.overlays.into_iter().flat_map(|overlay| overlay.layers).map(|layer| layer.path));
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            bytes => entries.push(serde_json::from_slice(&bytes?)?),
+        }
     }
-    Ok(layers)
+    Ok(entries)
 }
 
 impl Journal {

@@ -53,9 +53,10 @@ mod uids;
 mod volumes;
 mod warm;
 
-pub use cgroup::enter_git_cgroup;
+pub use cgroup::{cgroup_name, enter_git_cgroup};
 pub use config::{NodeConfig, PoolChoice, WarmChoice};
 pub use daemon::{NodeFailure, run};
-pub use journal::layers as layers_in_use;
+pub use journal::{files as files_in_journal, layers as layers_in_use};
+pub use memory::lacks as memory_lacks;
 pub use pool::mounted_pools;
 pub use spawner::{Spawner, spawner_main};

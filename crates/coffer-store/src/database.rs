@@ -256,6 +256,11 @@ async fn open_postgres(url: &str) -> Result<Kind, OpenError> {
     Ok(Kind::Postgres { pool })
 }
 
+/// The version of the tables that this program knows.
+pub(crate) fn newest_migration() -> i64 {
+    MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0)
+}
+
 fn migrator() -> Migrator {
     let migration = |&(version, name, sql): &(i64, &'static str, &'static str)| {
         Migration::new(version, name.into(), MigrationType::Simple, sql.into_sql_str(), false)
@@ -275,7 +280,7 @@ fn bad_url(url: &str) -> OpenError {
 }
 
 /// The URL without user, password or parameters, for messages.
-fn without_credentials(url: &str) -> String {
+pub(crate) fn without_credentials(url: &str) -> String {
     let url = url.split('?').next().unwrap_or_default();
     match url.split_once("://") {
         Some((scheme, rest)) => {

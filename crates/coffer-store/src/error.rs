@@ -21,6 +21,8 @@ pub enum OpenError {
     Connect { at: String, source: Cause },
     #[error("the database at `{at}` was written by a newer version: it has migration {migration}")]
     Newer { at: String, migration: i64 },
+    #[error("the server at `{at}` is PostgreSQL {version}; 15 or later is needed")]
+    TooOld { at: String, version: i64 },
     #[error("could not read the encryption keys: {why}")]
     Keys { why: String },
     #[error("could not bring the tables at `{at}` up to date")]

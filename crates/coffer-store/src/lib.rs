@@ -30,6 +30,7 @@ mod database;
 mod deferred;
 mod error;
 mod events;
+mod examine;
 mod executions;
 mod forge;
 mod git;
@@ -86,6 +87,7 @@ use database::Database;
 use error::Doing as _;
 pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretError, StoreError};
 pub use events::{EventFilter, FoundEvents};
+pub use examine::examine;
 pub use executions::{Collected, ExecutionFilter, ExecutionRow, NewExecution, Process, Progress};
 pub use forge::{
     CommentKind, CommentRow, ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, ForgeRecordError,

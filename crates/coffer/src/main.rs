@@ -14,6 +14,7 @@
 
 mod config;
 mod data_dir;
+mod doctor;
 mod egress;
 mod git;
 mod logging;
@@ -50,6 +51,8 @@ enum Verb {
     Config(config::Config),
     /// Build and list templates
     Template(template::Template),
+    /// Look for what keeps an installation from working, and say the line that fixes it
+    Doctor(doctor::Doctor),
     /// The privileged part that creates sandboxes (started by `up`)
     #[command(hide = true)]
     Node(node::Node),
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         Verb::Up(up) => up.run(&sources),
         Verb::Config(config) => config.run(&sources),
         Verb::Template(template) => template.run(&sources),
+        Verb::Doctor(doctor) => return ended(doctor.run(&sources)),
         Verb::Node(node) => node.run(),
         Verb::Preflight(preflight) => preflight.run(),
         Verb::Server(server) => server.run(),
@@ -87,11 +91,13 @@ fn main() -> ExitCode {
         Verb::Git(git) => git.run(),
         Verb::Spawner { .. } => return coffer_node::spawner_main(),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            printer::failure(&error);
-            ExitCode::from(printer::exit_code(&error))
-        }
-    }
+    ended(outcome.map(|()| ExitCode::SUCCESS))
+}
+
+/// The exit code; an error is printed.
+fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        printer::failure(&error);
+        ExitCode::from(printer::exit_code(&error))
+    })
 }

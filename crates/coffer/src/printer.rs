@@ -63,7 +63,12 @@ pub(crate) fn failure(error: &anyhow::Error) {
     let mut causes = error.chain().map(|cause| cause.to_string()).collect::<Vec<_>>();
     causes.dedup();
     eprintln!("error: {}", causes.join(": "));
-    if let Some(hint) = error.chain().find_map(|cause| cause.downcast_ref::<Hint>()) {
-        eprintln!("hint: {}", hint.hint);
+    if let Some(hint) = hint_of(error) {
+        eprintln!("hint: {hint}");
     }
+}
+
+/// What to do about an error, if it says so.
+pub(crate) fn hint_of(error: &anyhow::Error) -> Option<&str> {
+    error.chain().find_map(|cause| cause.downcast_ref::<Hint>()).map(|hint| hint.hint.as_str())
 }

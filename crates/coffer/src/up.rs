@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{self, Flags, Resolved, Settings, Sources};
 use crate::data_dir::{DataDir, make_dir};
+use crate::doctor;
 use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::Identity;
@@ -54,6 +55,9 @@ pub(crate) struct Up {
     /// 3 and the reason
     #[arg(long)]
     check: bool,
+    /// Print the result of the check as JSON (for `coffer doctor`)
+    #[arg(long, hide = true, requires = "check")]
+    check_json: bool,
     #[command(flatten)]
     flags: Flags,
 }
@@ -66,6 +70,7 @@ struct Plan {
     nameservers: Vec<SocketAddr>,
     ephemeral: bool,
     check: bool,
+    check_json: bool,
 }
 
 impl Up {
@@ -86,7 +91,7 @@ impl Up {
         raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let nameservers = resolved.settings.nameservers().unwrap_or_default();
-        let (mut ephemeral, check) = (self.ephemeral, self.check);
+        let Self { mut ephemeral, check, check_json, .. } = self;
         // A check leaves nothing behind.
         let made =
             (check && !resolved.settings.data_dir.exists()).then(|| resolved.settings.data_dir.clone());
@@ -97,7 +102,8 @@ impl Up {
             settings.node.warm_slots = 0;
             ephemeral = true;
         }
-        let outcome = runtime.block_on(Plan { resolved, logging, nameservers, ephemeral, check }.supervise());
+        let plan = Plan { resolved, logging, nameservers, ephemeral, check, check_json };
+        let outcome = runtime.block_on(plan.supervise());
         if let Some(made) = made {
             let _ = std::fs::remove_dir(made);
         }
@@ -177,6 +183,10 @@ impl Plan {
         let key = ready.api_key.or(known_key).context("the server created no API key")?;
         if let Some(key) = &ready.operator_key {
             dir.write_operator_key(key)?;
+        }
+        let settings = self.settings().clone();
+        if let Ok(Some(line)) = tokio::task::spawn_blocking(move || doctor::quick_line(&settings)).await {
+            tracing::warn!("{line}");
         }
         welcome::welcome(dir, ready.listen, &key, ready.link.as_deref())?;
         let _watchdog = systemd::ready(&format!("serving on {}", welcome::url(ready.listen)));

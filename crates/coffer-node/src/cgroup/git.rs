@@ -11,7 +11,7 @@ use super::controller::Controller;
 use super::{Cgroups, Mounts, make_directory};
 
 /// The directory of the node in each hierarchy, by its data directory.
-pub(crate) fn name(data_dir: &Path) -> String {
+pub fn name(data_dir: &Path) -> String {
     format!("coffer-{}", &hex::encode(Sha256::digest(data_dir.as_os_str().as_encoded_bytes()))[..8])
 }
 

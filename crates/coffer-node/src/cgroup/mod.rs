@@ -22,7 +22,7 @@ use crate::features::{Feature, Features};
 pub(crate) use controller::Controller;
 use controller::Powers;
 pub use git::enter_git_cgroup;
-pub(crate) use git::name as name_of;
+pub use git::name as cgroup_name;
 pub(crate) use sandbox::SandboxCgroup;
 use together::Together;
 

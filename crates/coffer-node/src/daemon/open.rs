@@ -82,7 +82,7 @@ pub(super) fn open(
         .map_err(|error| NodeFailure::Uids(error.into()))?;
     let processors = Processors::of_this_process().map_err(NodeFailure::Host)?;
     let host_boot_id = fs::read_to_string(BOOT_ID).map_err(NodeFailure::Host)?;
-    let name = cgroup::name_of(&data_dir);
+    let name = cgroup::cgroup_name(&data_dir);
     let mut features = Features::all_but(&config.lacking);
     let (cgroups, mut warnings) =
         Cgroups::open(&name, config.memory_reserve, config.git_memory, &mut features)

@@ -42,7 +42,7 @@ pub(crate) fn probe() -> &'static Result<Criu, NoCriu> {
 }
 
 /// Why memory cannot be saved here; `None` if it can.
-pub(crate) fn lacks() -> Option<String> {
+pub fn lacks() -> Option<String> {
     probe().as_ref().err().map(|why| coffer_core::chain(why))
 }
 

@@ -1,5 +1,6 @@
 //! Settings that have their own flag. All others are set by `--set`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -69,6 +70,19 @@ macro_rules! flags {
             }
         }
     };
+}
+
+/// The same settings as arguments, for a process of our own.
+pub(crate) fn arguments(sources: &Sources, flags: &Flags) -> Vec<OsString> {
+    let mut arguments = Vec::new();
+    if let Some(file) = &sources.config {
+        arguments.extend(["--config".into(), file.into()]);
+    }
+    let flags = flags.given().into_iter().map(|Given { path, value, .. }| format!("{path}={value}"));
+    for setting in sources.set.iter().cloned().chain(flags) {
+        arguments.extend(["--set".into(), setting.into()]);
+    }
+    arguments
 }
 
 /// A field's name as its flag.

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::printer;
 use complaint::Complaint;
-pub(crate) use flags::{Flags, Sources};
+pub(crate) use flags::{Flags, Sources, arguments};
 use schema::{Kind, Schema, Setting, at, put};
 pub(crate) use settings::{Log, LogFormat, Settings};
 pub(crate) use show::Config;

@@ -23,7 +23,9 @@ impl Plan {
         let mut part = Part::start("preflight", self.unprivileged_arguments(dir, identity), children)?;
         let report: Report = part.first_line(PATIENCE).await?;
         part.stop(Duration::from_secs(5)).await;
-        if self.check {
+        if self.check_json {
+            printer::line(serde_json::to_string(&report)?);
+        } else if self.check {
             printer::line(shown(&report).trim_end());
         }
         match report.outcome {

@@ -7,6 +7,7 @@
 )]
 
 mod arguments;
+mod doctor;
 mod egress;
 mod harness;
 mod living;

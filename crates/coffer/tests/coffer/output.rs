@@ -34,6 +34,7 @@ fn help() {
     check("help_up", &["up", "--help"]);
     check("help_config", &["config", "--help"]);
     check("help_template", &["template", "--help"]);
+    check("help_doctor", &["doctor", "--help"]);
 }
 
 #[test]
