@@ -19,6 +19,7 @@ COFFER := target/release/coffer
 # What the checks build and run.
 CI := --profile ci --locked
 CI_COFFER := target/ci/coffer
+NO_BASE := echo "note: the template 'base' could not be built; 'host' stands in for it"
 # Lints while it compiles: clippy-driver is rustc with lints, so that nothing is compiled twice for them.
 LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
 LINTED := $(LINTS) $(CARGO)
@@ -64,8 +65,26 @@ agentd: setup-build
 ui: setup-build
 	scripts/build-ui
 
-run: build template
+# A binary that is there already saves the build: COFFER_BIN, or that of a package. BUILD=1 builds all the same.
+PREBUILT := $(if $(BUILD),,$(or $(COFFER_BIN),$(wildcard /usr/bin/coffer)))
+ifneq ($(PREBUILT),)
+run: setup-run
+	@echo "make run: uses $(PREBUILT) (BUILD=1 builds from source), builds the template 'base' unless it is there"
+	@echo "make run: (1 to 3 minutes), then serves on $(LISTEN) with its data in $(DATA_DIR)/; Ctrl-C stops it"
+	@$(PREBUILT) template build base || $(NO_BASE)
+	$(PREBUILT) up --listen $(LISTEN) --data-dir $(DATA_DIR)
+else
+run: announce build template
 	$(COFFER) up --listen $(LISTEN) --data-dir $(DATA_DIR)
+endif
+
+# What is ahead, before it begins. The times are those of CONTRIBUTING.md, on two cores.
+.PHONY: announce
+announce:
+	@echo "make run: 1. installs missing packages, and names each"
+	@echo "make run: 2. builds $(COFFER)$(if $(wildcard $(COFFER)), (only what changed), (8 to 15 minutes the first time))"
+	@echo "make run: 3. builds the template 'base' unless it is there (1 to 3 minutes)"
+	@echo "make run: 4. serves on $(LISTEN) with its data in $(DATA_DIR)/; Ctrl-C stops it"
 
 # On a server of its own, which goes again; KEEP=1 leaves it up to look at.
 demo: build template
@@ -73,7 +92,7 @@ demo: build template
 
 # Where it cannot be built, as without a network, the template 'host' stands in for it.
 template: setup-run build
-	@$(COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
+	@$(COFFER) template build base || $(NO_BASE)
 
 test: check unit e2e vm-ci
 
@@ -96,7 +115,7 @@ unit: setup-test embedded
 e2e: setup-test embedded
 	@# As the tests' build has it: with other targets other features of crates would be chosen, and all be compiled again.
 	$(LINTED) build $(CI) --workspace --bin coffer --test coffer
-	@$(CI_COFFER) template build base || echo "note: the template 'base' could not be built; 'host' stands in for it"
+	@$(CI_COFFER) template build base || $(NO_BASE)
 	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/run
 
 # Stock Debian kernels in QEMU, with systemd. VM names some of the machines, VM_TESTS is for pytest, VM_WHOLE=1 runs
