@@ -361,10 +361,7 @@ impl Attempt<'_> {
     async fn carry_out(&self, place: &mut Workplace, step: &Step, log: &BuildLog) -> Result<(), StepError> {
         match step {
             Step::Run { command, user } => place.run(command, user.as_deref(), self.left(), log).await,
-            Step::Env(pairs) => {
-                place.set_env(pairs);
-                Ok(())
-            }
+            Step::Env(pairs) => place.set_env(pairs),
             Step::Workdir(path) => place.set_workdir(path).await,
             Step::User(name) => place.set_user(name).await,
             Step::Copy { source, dest, owner, mode, hash } => {
@@ -376,7 +373,7 @@ impl Attempt<'_> {
                 let archive = self.builds.files.open(project, &files.sha256).await;
                 let archive = archive
                     .map_err(|error| StepError::Failed(format!("its files cannot be read: {error}")))?;
-                let dest = expand(dest, &place.defaults.env);
+                let dest = expand(dest, &place.defaults.env)?;
                 let how = Unpack::Copy {
                     source: source.clone(),
                     into_directory: dest.ends_with('/') || dest == "." || dest.ends_with("/."),
