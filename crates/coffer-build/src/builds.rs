@@ -36,6 +36,9 @@ const LINK_LIFE: Duration = Duration::from_secs(3600);
 /// Between two tries to get into the line for a place.
 const QUEUE_PAUSE: Duration = Duration::from_secs(1);
 
+/// Builds of one project that run or wait for a place: their plans are held in memory.
+const MOST_BEGUN: usize = 100;
+
 /// Builds of one template that a deletion ends at once, the newest first; older ones end at their next write.
 const MOST_ABANDONED: u32 = 1000;
 
@@ -143,7 +146,7 @@ pub struct Builds {
     pub(crate) blobs: Blobs,
     places: Shares<ProjectId>,
     /// Builds that run or wait for a place; cancelling ends them.
-    running: Mutex<HashMap<BuildId, CancellationToken>>,
+    running: Mutex<HashMap<BuildId, (ProjectId, CancellationToken)>>,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -211,6 +214,10 @@ impl Builds {
         registry: Option<String>,
     ) -> Result<(), BuildError> {
         step::check(&plan)?;
+        let begun = self.running.lock().values().filter(|(project, _)| *project == scope.project()).count();
+        if begun >= MOST_BEGUN {
+            return Err(BuildError::TooManyBegun(MOST_BEGUN));
+        }
         let known = self.store.build(scope, Some(template), build).await?;
         known.ok_or_else(|| BuildError::NotFound(template.to_string()))?;
         let started = self.store.start_build(scope, template, build, plan, registry).await?;
@@ -222,10 +229,12 @@ impl Builds {
     }
 
     /// Runs a build as soon as its project has a place.
-    fn launch(self: &Arc<Self>, build: StartedBuild) {
+    fn launch(self: &Arc<Self>, mut build: StartedBuild) {
         let id = build.row.id;
+        // A second copy of what may be long.
+        build.row.plan = None;
         let cancel = self.stop.child_token();
-        self.running.lock().insert(id, cancel.clone());
+        self.running.lock().insert(id, (build.row.project, cancel.clone()));
         let builds = self.clone();
         self.tasks.spawn(async move {
             let ran = async {
@@ -256,7 +265,7 @@ impl Builds {
     /// Stops the task of a build and destroys its sandbox.
     async fn abandon(&self, row: &BuildRow) {
         let token = self.running.lock().get(&row.id).cloned();
-        if let Some(token) = token {
+        if let Some((_, token)) = token {
             token.cancel();
         }
         self.destroy_sandbox(row).await;

@@ -18,6 +18,8 @@ pub enum BuildError {
     NameTaken(String),
     #[error("this build was already started")]
     AlreadyStarted,
+    #[error("{0} builds of the project run or wait already, the maximum")]
+    TooManyBegun(usize),
     #[error(transparent)]
     BadPlan(#[from] BadPlan),
     #[error("the upload link is unknown, was used, or has expired")]
@@ -51,6 +53,9 @@ impl BuildError {
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),
+            Self::TooManyBegun(_) => {
+                Refusal::new(Code::QuotaExceeded, text).hint("start this build when one of them has ended")
+            }
             Self::BadPlan(_) => Refusal::new(Code::Invalid, text),
             Self::NoGrant => Refusal::new(Code::Forbidden, text).hint("request a new link"),
             Self::TooLarge(_) => Refusal::new(Code::PayloadTooLarge, text),

@@ -67,6 +67,16 @@ fn defaults() -> TemplateDefaults {
 }
 
 on_both! {
+    async fn a_list_of_builds_has_no_plans(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let row = started(&store, &scope, "app", &[]).await;
+        let filter = BuildFilter { template: Some(row.template), before: None, limit: 10 };
+        let listed = store.builds(&scope, &filter).await.unwrap();
+        assert_eq!(listed, [BuildRow { plan: None, ..row.clone() }]);
+        assert_eq!(store.build(&scope, None, row.id).await.unwrap().unwrap().plan, Some(plan()));
+    }
+
     async fn a_build_is_visible_once_it_is_ready(database: &TestDatabase) {
         let store = database.open().await;
         let scope = project(&store, "p").await;
