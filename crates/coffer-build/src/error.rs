@@ -74,6 +74,9 @@ fn explain_template(error: &TemplateError) -> Refusal {
     match error {
         TemplateError::NotFound(_) | TemplateError::NoTag { .. } => Refusal::new(Code::NotFound, text),
         TemplateError::DefaultTag => Refusal::new(Code::BadRequest, text),
+        TemplateError::TooManyTags => {
+            Refusal::new(Code::QuotaExceeded, text).hint("remove tags that are not used")
+        }
         TemplateError::TooMany => {
             Refusal::new(Code::QuotaExceeded, text).hint("delete templates that are not used")
         }
