@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use coffer_core::clock::rfc3339;
 use coffer_core::{
-    BuildId, BuildLogLevel, BuildPlan, BuildSource, BuildStep, BuildStepKind, Code, StartCommand, TemplateId,
-    TemplateRef,
+    BuildId, BuildLogLevel, BuildPlan, BuildSource, BuildStep, BuildStepKind, Code, SizeWish, StartCommand,
+    TemplateId, TemplateRef,
 };
 use coffer_store::{BuildLogLine, BuildLogPage, BuildRow, NewBuild, ProjectScope, TemplateSize};
 use coffer_wire::e2b::{
@@ -25,6 +25,7 @@ use super::error::ApiError;
 use super::here;
 use super::query::Pairs;
 use coffer_build::BuildError;
+use coffer_fleet::FleetError;
 
 /// SDKs read the log by pages of this size.
 const PAGE: i64 = 100;
@@ -62,7 +63,7 @@ pub(super) async fn request(
     let new = NewBuild {
         name: named.map(|named| named.name),
         tags,
-        size: size(&app, request.cpu_count, request.memory_mb)?,
+        size: size(&app, request.cpu_count, request.memory_mb).await?,
         created_by: Some(caller.key_id.to_string()),
     };
     let row = app.builds.request(&caller.scope, new).await?;
@@ -78,13 +79,30 @@ pub(super) async fn request(
     Ok((StatusCode::ACCEPTED, Json(reply)))
 }
 
-fn size(app: &App, cpu_count: Option<u32>, memory_mb: Option<u64>) -> Result<TemplateSize, ApiError> {
-    if cpu_count.is_some_and(|count| count == 0 || count > 1024) {
-        return Err(ApiError::bad_request("cpuCount must be between 1 and 1024"));
+/// What SDKs send if nobody chooses a size; allowed on the smallest host too.
+const SDK_CPUS: u32 = 2;
+const SDK_MEMORY_MB: u64 = 1024;
+
+async fn size(app: &App, cpu_count: Option<u32>, memory_mb: Option<u64>) -> Result<TemplateSize, ApiError> {
+    if cpu_count == Some(0) {
+        return Err(ApiError::bad_request("cpuCount must be at least 1"));
     }
-    if memory_mb.is_some_and(|size| !(SMALLEST_MEMORY_MB..=1 << 24).contains(&size)) {
+    if memory_mb.is_some_and(|size| size < SMALLEST_MEMORY_MB) {
         return Err(ApiError::bad_request(format!("memoryMB must be at least {SMALLEST_MEMORY_MB}")));
     }
+    // Sandboxes of the template are created without another check.
+    let large = SizeWish {
+        cpu_count: cpu_count.filter(|count| *count > SDK_CPUS),
+        memory_mib: memory_mb.filter(|size| *size > SDK_MEMORY_MB),
+        disk_mib: None,
+    };
+    app.fleet.check_size(large).await.map_err(|error| match error {
+        FleetError::Size(bad) if bad.field == "cpu_count" => {
+            ApiError::bad_request(format!("cpuCount {}", bad.why()))
+        }
+        FleetError::Size(bad) => ApiError::bad_request(format!("memoryMB {}", bad.why())),
+        error => ApiError::fleet(error, ""),
+    })?;
     // What equals the default stays the default, whatever that will be.
     Ok(TemplateSize {
         cpu_count: cpu_count.filter(|count| *count != app.limits.cpu_count),
