@@ -9,6 +9,7 @@ use coffer_core::{
     BuildId, BuildLogLevel, BuildPlan, BuildSource, BuildStep, BuildStepKind, Code, SizeWish, StartCommand,
     TemplateId, TemplateRef,
 };
+use coffer_proxy::Client;
 use coffer_store::{BuildLogLine, BuildLogPage, BuildRow, NewBuild, ProjectScope, TemplateSize};
 use coffer_wire::e2b::{
     BuildLogEntry, BuildReason, BuildRequest, BuildStart, BuildStartStep, BuildStatus, FilesLink,
@@ -132,10 +133,24 @@ pub(super) async fn upload(
     Path(token): Path<String>,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
-    let length = request.headers().get(header::CONTENT_LENGTH);
+    let (parts, body) = request.into_parts();
+    let client = parts.extensions.get::<Client>();
+    let peer = client.map(|client| client.peer.ip());
+    if let Some(peer) = peer {
+        app.limiter.may_try(peer, &token).map_err(ApiError::too_fast)?;
+    }
+    let grant = app.builds.take_upload(&token).await.inspect_err(|error| {
+        if let (BuildError::NoGrant, Some(peer)) = (error, peer) {
+            app.limiter.refused(peer);
+        }
+    })?;
+    if let Some(client) = client {
+        client.count_for(Some(grant.project)).map_err(ApiError::busy)?;
+    }
+    let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let contents = request.into_body().into_data_stream().map_err(|error| error.to_string());
-    app.builds.upload(&token, length, contents).await?;
+    let contents = body.into_data_stream().map_err(|error| error.to_string());
+    app.builds.upload(grant, length, contents).await?;
     Ok(StatusCode::CREATED)
 }
 

@@ -26,12 +26,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::BuildError;
-use crate::files::{Files, over};
+use crate::files::{DiskRoom, Files, over};
 use crate::names::ImageNames;
 use crate::step;
 
 /// How long an upload link works.
 const LINK_LIFE: Duration = Duration::from_secs(3600);
+
+/// The letters of its token.
+const TOKEN_LENGTH: usize = 48;
 
 /// Between two tries to get into the line for a place.
 const QUEUE_PAUSE: Duration = Duration::from_secs(1);
@@ -145,6 +148,7 @@ pub struct Builds {
     pub(crate) registry: Registry,
     pub(crate) blobs: Blobs,
     places: Shares<ProjectId>,
+    uploads: Shares<ProjectId>,
     /// Builds that run or wait for a place; cancelling ends them.
     running: Mutex<HashMap<BuildId, (ProjectId, CancellationToken)>>,
     pub(crate) tasks: TaskTracker,
@@ -157,13 +161,13 @@ impl Builds {
         exec: Exec,
         store: Store,
         dir: PathBuf,
-        (settings, images): (BuildSettings, Images),
+        (settings, images, room): (BuildSettings, Images, DiskRoom),
         pools: &PoolSettings,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
         let builds = Arc::new(Self {
             fleet: exec.fleet.clone(),
-            files: Files::new(dir),
+            files: Files::new(dir, room),
             store,
             exec,
             settings,
@@ -171,6 +175,7 @@ impl Builds {
             registry: images.registry,
             blobs: images.blobs,
             places: pools.shares(pool::BUILDS),
+            uploads: pools.shares(pool::TEMPLATE_UPLOADS),
             running: Mutex::default(),
             tasks: TaskTracker::new(),
             stop,
@@ -316,27 +321,37 @@ impl Builds {
     /// Whether files are here, and a token to upload them.
     pub async fn upload_link(&self, project: ProjectId, hash: &str) -> Result<Upload, BuildError> {
         let present = self.store.template_files(project, hash).await?.is_some();
-        let token = hex::encode(rand::random::<[u8; 24]>());
+        let token = hex::encode(rand::random::<[u8; TOKEN_LENGTH / 2]>());
         let grant = UploadGrant { project, hash: hash.to_string() };
         let expires_ms = now_ms() + i64::try_from(LINK_LIFE.as_millis()).unwrap_or(i64::MAX);
         self.store.allow_upload(&token, grant, expires_ms).await?;
         Ok(Upload { present, token })
     }
 
-    /// Stores the files that a token allows, within the project's quota.
+    /// What the holder of a token may upload, once.
+    pub async fn take_upload(&self, token: &str) -> Result<UploadGrant, BuildError> {
+        // Anyone can ask: what cannot be a token is not worth a write to the database.
+        if token.len() != TOKEN_LENGTH || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(BuildError::NoGrant);
+        }
+        self.store.take_upload(token).await?.ok_or(BuildError::NoGrant)
+    }
+
+    /// Stores uploaded files, within the project's quota.
     pub async fn upload(
         &self,
-        token: &str,
+        grant: UploadGrant,
         length: Option<u64>,
         contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
     ) -> Result<(), BuildError> {
-        let grant = self.store.take_upload(token).await?.ok_or(BuildError::NoGrant)?;
+        let _place = self.uploads.take(grant.project).await?;
         let largest = self.settings.largest_upload.as_bytes();
         if length.is_some_and(|length| length > largest) {
             return Err(BuildError::TooLarge(largest));
         }
         let reservation =
             self.store.reserve_storage(grant.project, length.unwrap_or(1)).await.map_err(over)?;
+        self.files.room.check(length.unwrap_or(0))?;
         let written = self.files.write(grant.project, largest, &reservation, contents).await?;
         let files = TemplateFiles {
             project: grant.project,

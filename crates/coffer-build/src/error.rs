@@ -2,6 +2,7 @@
 
 use coffer_core::{Code, Refusal};
 use coffer_fleet::FleetError;
+use coffer_shares::Full;
 use coffer_store::{OverQuota, StoreError, TemplateError};
 
 use crate::step::BadPlan;
@@ -32,6 +33,10 @@ pub enum BuildError {
     TooSlow,
     #[error("{0}")]
     OverQuota(OverQuota),
+    #[error("{}", .0.message)]
+    DiskLow(Refusal),
+    #[error(transparent)]
+    Busy(#[from] Full),
     #[error("could not save the files")]
     Disk(#[source] std::io::Error),
     #[error(transparent)]
@@ -61,6 +66,8 @@ impl BuildError {
             Self::TooLarge(_) => Refusal::new(Code::PayloadTooLarge, text),
             Self::Broken(_) | Self::TooSlow => Refusal::new(Code::Invalid, text),
             Self::OverQuota(over) => Refusal::new(Code::QuotaExceeded, over.to_string()),
+            Self::DiskLow(low) => low.clone(),
+            Self::Busy(full) => (*full).into(),
             Self::Disk(_) => Refusal::new(Code::Unavailable, text),
             Self::Template(error) => explain_template(error),
             Self::Fleet(error) => error.explain(""),

@@ -74,10 +74,10 @@ impl Quota for Reserve<'_> {
     async fn reserve(&self, bytes: u64) -> Result<(), String> {
         // Builds that failed or were cancelled left parts of theirs, which nothing else counts.
         let left = self.builds.blobs.bytes(&self.project.to_string()).await;
-        let bytes = bytes.saturating_add(left.map_err(|error| error.to_string())?);
-        let held = self.builds.store.reserve_storage(self.project, bytes).await;
+        let with_left = bytes.saturating_add(left.map_err(|error| error.to_string())?);
+        let held = self.builds.store.reserve_storage(self.project, with_left).await;
         *self.held.lock().await = Some(held.map_err(|error| error.to_string())?);
-        Ok(())
+        self.builds.files.room.check(bytes).map_err(|error| error.to_string())
     }
 }
 
