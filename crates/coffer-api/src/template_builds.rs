@@ -130,6 +130,7 @@ pub(super) async fn files(
 /// `PUT /templates/uploads/{token}`: the token is the permission, so there is no key.
 pub(super) async fn upload(
     State(app): State<Arc<App>>,
+    context: Context,
     Path(token): Path<String>,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
@@ -144,6 +145,8 @@ pub(super) async fn upload(
             app.limiter.refused(peer);
         }
     })?;
+    // Not the token, which the path has.
+    context.by_token(grant.project, &grant.hash);
     if let Some(client) = client {
         client.count_for(Some(grant.project)).map_err(ApiError::busy)?;
     }
