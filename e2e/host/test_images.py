@@ -175,6 +175,13 @@ def test_a_template_from_an_image_of_a_private_registry(server, registry, tmp_pa
     logs.clear()
     Template.build(template, "again", on_build_logs=lambda entry: logs.append(entry.message))
     assert not any("unpacking" in line for line in logs), logs
+    # A layer that cannot be unpacked is not kept: no quota counts it once the build has failed.
+    push(registry, "team/broken", [os.urandom(1 << 20)], [])
+    broken = Template().from_image(f"{host}/team/broken:1", username=USER, password=PASSWORD)
+    with pytest.raises(BuildException, match="archive"):
+        Template.build(broken, "broken")
+    kept = [path for path in (up.data_dir / "server/image-layers").rglob("*") if path.is_file()]
+    assert not kept
     # Another project has to authenticate for itself, and downloads for itself.
     operator = (up.data_dir / "operator-key").read_text().strip()
     headers = {"X-API-KEY": operator}

@@ -26,6 +26,8 @@ pub(crate) struct Of {
     /// Also the id of its audit record: it sorts by time.
     pub request_id: AuditId,
     whom: OnceLock<Authenticated>,
+    /// The project and the name of the caller's token, if it has one of those that open one thing.
+    token: OnceLock<(ProjectId, String)>,
     subject: OnceLock<String>,
     sandbox: OnceLock<SandboxId>,
 }
@@ -40,6 +42,14 @@ impl Of {
             }
         }
         let _ = self.whom.set(whom);
+    }
+
+    /// The caller has no key but the token of one thing, by a name of it that is not secret.
+    pub(super) fn by_token(&self, project: ProjectId, of: impl ToString) {
+        tracing::Span::current().record("project.id", display(project));
+        let of = of.to_string();
+        let _ = self.token.set((project, format!("token:{of}")));
+        let _ = self.subject.set(of);
     }
 
     /// Whether the caller is known.
@@ -59,9 +69,10 @@ impl Of {
     }
 
     fn project(&self) -> Option<ProjectId> {
-        match self.whom.get()? {
-            Authenticated::Project(principal) => Some(principal.scope.project()),
-            Authenticated::Operator { .. } => None,
+        match self.whom.get() {
+            Some(Authenticated::Project(principal)) => Some(principal.scope.project()),
+            Some(Authenticated::Operator { .. }) => None,
+            None => self.token.get().map(|(project, _)| *project),
         }
     }
 
@@ -77,7 +88,7 @@ impl Of {
 
     fn actor(&self) -> String {
         match self.whom.get() {
-            None => "unknown".to_string(),
+            None => self.token.get().map_or_else(|| "unknown".to_string(), |(_, name)| name.clone()),
             Some(Authenticated::Operator { key }) => format!("operator:{key}"),
             Some(Authenticated::Project(principal)) => match principal.scope.agent() {
                 Some(agent) => format!("agent:{agent}"),
@@ -117,6 +128,7 @@ pub(super) async fn accompany(
     let context = Arc::new(Of {
         request_id: AuditId::generate(),
         whom: OnceLock::new(),
+        token: OnceLock::new(),
         subject: OnceLock::new(),
         sandbox: OnceLock::new(),
     });
@@ -149,7 +161,7 @@ pub(super) async fn accompany(
     // For the access log line that the port writes.
     answer.extensions_mut().insert(context.attribution());
     // Refusals of unauthenticated clients go only to the log: any client could fill the disk with them.
-    let stranger = context.whom.get().is_none();
+    let stranger = context.whom.get().is_none() && context.token.get().is_none();
     if stranger && answer.status() == StatusCode::UNAUTHORIZED {
         tracing::debug!(request.id = %id, %method, "refused a request without a valid key");
     }
@@ -210,7 +222,7 @@ fn end_trace(traced: &mut Active, context: &Of, id: AuditId, status: StatusCode,
 }
 
 /// Routes that return contents of sandboxes: files, logs, output, artifacts. Reads of these are recorded.
-const READS: [&str; 15] = [
+const READS: [&str; 17] = [
     "/api/v1/sandboxes/{id}/files",
     "/api/v1/sandboxes/{id}/files/{*path}",
     "/api/v1/sandboxes/{id}/logs",
@@ -226,6 +238,8 @@ const READS: [&str; 15] = [
     "/v2/sandboxes/{id}/logs",
     "/git/{project}/{repository}/info/lfs/objects/{oid}",
     "/api/v1/sandboxes/fork/{fork}/entries/{entry}/diff",
+    "/volumecontent/{id}/dir",
+    "/volumecontent/{id}/file",
 ];
 
 /// Whether a request is recorded: it could change something, or it was not allowed.

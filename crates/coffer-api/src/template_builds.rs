@@ -6,9 +6,10 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use coffer_core::clock::rfc3339;
 use coffer_core::{
-    BuildId, BuildLogLevel, BuildPlan, BuildSource, BuildStep, BuildStepKind, Code, StartCommand, TemplateId,
-    TemplateRef,
+    BuildId, BuildLogLevel, BuildPlan, BuildSource, BuildStep, BuildStepKind, Code, SizeWish, StartCommand,
+    TemplateId, TemplateRef,
 };
+use coffer_proxy::Client;
 use coffer_store::{BuildLogLine, BuildLogPage, BuildRow, NewBuild, ProjectScope, TemplateSize};
 use coffer_wire::e2b::{
     BuildLogEntry, BuildReason, BuildRequest, BuildStart, BuildStartStep, BuildStatus, FilesLink,
@@ -25,6 +26,7 @@ use super::error::ApiError;
 use super::here;
 use super::query::Pairs;
 use coffer_build::BuildError;
+use coffer_fleet::FleetError;
 
 /// SDKs read the log by pages of this size.
 const PAGE: i64 = 100;
@@ -62,7 +64,7 @@ pub(super) async fn request(
     let new = NewBuild {
         name: named.map(|named| named.name),
         tags,
-        size: size(&app, request.cpu_count, request.memory_mb)?,
+        size: size(&app, request.cpu_count, request.memory_mb).await?,
         created_by: Some(caller.key_id.to_string()),
     };
     let row = app.builds.request(&caller.scope, new).await?;
@@ -78,13 +80,30 @@ pub(super) async fn request(
     Ok((StatusCode::ACCEPTED, Json(reply)))
 }
 
-fn size(app: &App, cpu_count: Option<u32>, memory_mb: Option<u64>) -> Result<TemplateSize, ApiError> {
-    if cpu_count.is_some_and(|count| count == 0 || count > 1024) {
-        return Err(ApiError::bad_request("cpuCount must be between 1 and 1024"));
+/// What SDKs send if nobody chooses a size; allowed on the smallest host too.
+const SDK_CPUS: u32 = 2;
+const SDK_MEMORY_MB: u64 = 1024;
+
+async fn size(app: &App, cpu_count: Option<u32>, memory_mb: Option<u64>) -> Result<TemplateSize, ApiError> {
+    if cpu_count == Some(0) {
+        return Err(ApiError::bad_request("cpuCount must be at least 1"));
     }
-    if memory_mb.is_some_and(|size| !(SMALLEST_MEMORY_MB..=1 << 24).contains(&size)) {
+    if memory_mb.is_some_and(|size| size < SMALLEST_MEMORY_MB) {
         return Err(ApiError::bad_request(format!("memoryMB must be at least {SMALLEST_MEMORY_MB}")));
     }
+    // Sandboxes of the template are created without another check.
+    let large = SizeWish {
+        cpu_count: cpu_count.filter(|count| *count > SDK_CPUS),
+        memory_mib: memory_mb.filter(|size| *size > SDK_MEMORY_MB),
+        disk_mib: None,
+    };
+    app.fleet.check_size(large).await.map_err(|error| match error {
+        FleetError::Size(bad) if bad.field == "cpu_count" => {
+            ApiError::bad_request(format!("cpuCount {}", bad.why()))
+        }
+        FleetError::Size(bad) => ApiError::bad_request(format!("memoryMB {}", bad.why())),
+        error => ApiError::fleet(error, ""),
+    })?;
     // What equals the default stays the default, whatever that will be.
     Ok(TemplateSize {
         cpu_count: cpu_count.filter(|count| *count != app.limits.cpu_count),
@@ -111,13 +130,30 @@ pub(super) async fn files(
 /// `PUT /templates/uploads/{token}`: the token is the permission, so there is no key.
 pub(super) async fn upload(
     State(app): State<Arc<App>>,
+    context: Context,
     Path(token): Path<String>,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
-    let length = request.headers().get(header::CONTENT_LENGTH);
+    let (parts, body) = request.into_parts();
+    let client = parts.extensions.get::<Client>();
+    let peer = client.map(|client| client.peer.ip());
+    if let Some(peer) = peer {
+        app.limiter.may_try(peer, &token).map_err(ApiError::too_fast)?;
+    }
+    let grant = app.builds.take_upload(&token).await.inspect_err(|error| {
+        if let (BuildError::NoGrant, Some(peer)) = (error, peer) {
+            app.limiter.refused(peer);
+        }
+    })?;
+    // Not the token, which the path has.
+    context.by_token(grant.project, &grant.hash);
+    if let Some(client) = client {
+        client.count_for(Some(grant.project)).map_err(ApiError::busy)?;
+    }
+    let length = parts.headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let contents = request.into_body().into_data_stream().map_err(|error| error.to_string());
-    app.builds.upload(&token, length, contents).await?;
+    let contents = body.into_data_stream().map_err(|error| error.to_string());
+    app.builds.upload(grant, length, contents).await?;
     Ok(StatusCode::CREATED)
 }
 

@@ -134,6 +134,9 @@ impl FromRequestParts<Arc<App>> for Content {
             }
             return Err(refused());
         };
+        if let Some(context) = parts.extensions.get::<Arc<super::context::Of>>() {
+            context.by_token(row.project, row.id);
+        }
         if let Some(client) = client {
             client.count_for(Some(row.project)).map_err(ApiError::busy)?;
         }
@@ -256,7 +259,10 @@ pub(super) async fn patch(
     content: Content,
     request: Request,
 ) -> Result<Json<VolumeEntryStat>, ApiError> {
-    let body = Limited::new(request.into_body(), LONGEST_PATCH).collect().await;
+    let body = Limited::new(request.into_body(), LONGEST_PATCH).collect();
+    let body = tokio::time::timeout(PATIENCE, body).await;
+    let body =
+        body.map_err(|_| ApiError::of(Code::RequestTimeout, "the request body did not arrive in time"))?;
     let body = body.map_err(|_| ApiError::bad_request("the body is too long, or broke off"))?.to_bytes();
     let (_open, answer) = content.ask(&app, Method::PATCH, "path", Some(body)).await?;
     Ok(Json(shown(read_json(answer, LONGEST_ENTRY).await?)))

@@ -26,15 +26,21 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::BuildError;
-use crate::files::{Files, over};
+use crate::files::{DiskRoom, Files, over};
 use crate::names::ImageNames;
 use crate::step;
 
 /// How long an upload link works.
 const LINK_LIFE: Duration = Duration::from_secs(3600);
 
+/// The letters of its token.
+const TOKEN_LENGTH: usize = 48;
+
 /// Between two tries to get into the line for a place.
 const QUEUE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Builds of one project that run or wait for a place: their plans are held in memory.
+const MOST_BEGUN: usize = 100;
 
 /// Builds of one template that a deletion ends at once, the newest first; older ones end at their next write.
 const MOST_ABANDONED: u32 = 1000;
@@ -142,8 +148,9 @@ pub struct Builds {
     pub(crate) registry: Registry,
     pub(crate) blobs: Blobs,
     places: Shares<ProjectId>,
+    uploads: Shares<ProjectId>,
     /// Builds that run or wait for a place; cancelling ends them.
-    running: Mutex<HashMap<BuildId, CancellationToken>>,
+    running: Mutex<HashMap<BuildId, (ProjectId, CancellationToken)>>,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -154,13 +161,13 @@ impl Builds {
         exec: Exec,
         store: Store,
         dir: PathBuf,
-        (settings, images): (BuildSettings, Images),
+        (settings, images, room): (BuildSettings, Images, DiskRoom),
         pools: &PoolSettings,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
         let builds = Arc::new(Self {
             fleet: exec.fleet.clone(),
-            files: Files::new(dir),
+            files: Files::new(dir, room),
             store,
             exec,
             settings,
@@ -168,6 +175,7 @@ impl Builds {
             registry: images.registry,
             blobs: images.blobs,
             places: pools.shares(pool::BUILDS),
+            uploads: pools.shares(pool::TEMPLATE_UPLOADS),
             running: Mutex::default(),
             tasks: TaskTracker::new(),
             stop,
@@ -211,6 +219,10 @@ impl Builds {
         registry: Option<String>,
     ) -> Result<(), BuildError> {
         step::check(&plan)?;
+        let begun = self.running.lock().values().filter(|(project, _)| *project == scope.project()).count();
+        if begun >= MOST_BEGUN {
+            return Err(BuildError::TooManyBegun(MOST_BEGUN));
+        }
         let known = self.store.build(scope, Some(template), build).await?;
         known.ok_or_else(|| BuildError::NotFound(template.to_string()))?;
         let started = self.store.start_build(scope, template, build, plan, registry).await?;
@@ -222,10 +234,12 @@ impl Builds {
     }
 
     /// Runs a build as soon as its project has a place.
-    fn launch(self: &Arc<Self>, build: StartedBuild) {
+    fn launch(self: &Arc<Self>, mut build: StartedBuild) {
         let id = build.row.id;
+        // A second copy of what may be long.
+        build.row.plan = None;
         let cancel = self.stop.child_token();
-        self.running.lock().insert(id, cancel.clone());
+        self.running.lock().insert(id, (build.row.project, cancel.clone()));
         let builds = self.clone();
         self.tasks.spawn(async move {
             let ran = async {
@@ -256,7 +270,7 @@ impl Builds {
     /// Stops the task of a build and destroys its sandbox.
     async fn abandon(&self, row: &BuildRow) {
         let token = self.running.lock().get(&row.id).cloned();
-        if let Some(token) = token {
+        if let Some((_, token)) = token {
             token.cancel();
         }
         self.destroy_sandbox(row).await;
@@ -307,27 +321,37 @@ impl Builds {
     /// Whether files are here, and a token to upload them.
     pub async fn upload_link(&self, project: ProjectId, hash: &str) -> Result<Upload, BuildError> {
         let present = self.store.template_files(project, hash).await?.is_some();
-        let token = hex::encode(rand::random::<[u8; 24]>());
+        let token = hex::encode(rand::random::<[u8; TOKEN_LENGTH / 2]>());
         let grant = UploadGrant { project, hash: hash.to_string() };
         let expires_ms = now_ms() + i64::try_from(LINK_LIFE.as_millis()).unwrap_or(i64::MAX);
         self.store.allow_upload(&token, grant, expires_ms).await?;
         Ok(Upload { present, token })
     }
 
-    /// Stores the files that a token allows, within the project's quota.
+    /// What the holder of a token may upload, once.
+    pub async fn take_upload(&self, token: &str) -> Result<UploadGrant, BuildError> {
+        // Anyone can ask: what cannot be a token is not worth a write to the database.
+        if token.len() != TOKEN_LENGTH || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(BuildError::NoGrant);
+        }
+        self.store.take_upload(token).await?.ok_or(BuildError::NoGrant)
+    }
+
+    /// Stores uploaded files, within the project's quota.
     pub async fn upload(
         &self,
-        token: &str,
+        grant: UploadGrant,
         length: Option<u64>,
         contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
     ) -> Result<(), BuildError> {
-        let grant = self.store.take_upload(token).await?.ok_or(BuildError::NoGrant)?;
+        let _place = self.uploads.take(grant.project).await?;
         let largest = self.settings.largest_upload.as_bytes();
         if length.is_some_and(|length| length > largest) {
             return Err(BuildError::TooLarge(largest));
         }
         let reservation =
             self.store.reserve_storage(grant.project, length.unwrap_or(1)).await.map_err(over)?;
+        self.files.room.check(length.unwrap_or(0))?;
         let written = self.files.write(grant.project, largest, &reservation, contents).await?;
         let files = TemplateFiles {
             project: grant.project,

@@ -2,6 +2,7 @@
 
 use coffer_core::{Code, Refusal};
 use coffer_fleet::FleetError;
+use coffer_shares::Full;
 use coffer_store::{OverQuota, StoreError, TemplateError};
 
 use crate::step::BadPlan;
@@ -18,6 +19,8 @@ pub enum BuildError {
     NameTaken(String),
     #[error("this build was already started")]
     AlreadyStarted,
+    #[error("{0} builds of the project run or wait already, the maximum")]
+    TooManyBegun(usize),
     #[error(transparent)]
     BadPlan(#[from] BadPlan),
     #[error("the upload link is unknown, was used, or has expired")]
@@ -30,6 +33,10 @@ pub enum BuildError {
     TooSlow,
     #[error("{0}")]
     OverQuota(OverQuota),
+    #[error("{}", .0.message)]
+    DiskLow(Refusal),
+    #[error(transparent)]
+    Busy(#[from] Full),
     #[error("could not save the files")]
     Disk(#[source] std::io::Error),
     #[error(transparent)]
@@ -51,11 +58,16 @@ impl BuildError {
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),
+            Self::TooManyBegun(_) => {
+                Refusal::new(Code::QuotaExceeded, text).hint("start this build when one of them has ended")
+            }
             Self::BadPlan(_) => Refusal::new(Code::Invalid, text),
             Self::NoGrant => Refusal::new(Code::Forbidden, text).hint("request a new link"),
             Self::TooLarge(_) => Refusal::new(Code::PayloadTooLarge, text),
             Self::Broken(_) | Self::TooSlow => Refusal::new(Code::Invalid, text),
             Self::OverQuota(over) => Refusal::new(Code::QuotaExceeded, over.to_string()),
+            Self::DiskLow(low) => low.clone(),
+            Self::Busy(full) => (*full).into(),
             Self::Disk(_) => Refusal::new(Code::Unavailable, text),
             Self::Template(error) => explain_template(error),
             Self::Fleet(error) => error.explain(""),
@@ -69,6 +81,9 @@ fn explain_template(error: &TemplateError) -> Refusal {
     match error {
         TemplateError::NotFound(_) | TemplateError::NoTag { .. } => Refusal::new(Code::NotFound, text),
         TemplateError::DefaultTag => Refusal::new(Code::BadRequest, text),
+        TemplateError::TooManyTags => {
+            Refusal::new(Code::QuotaExceeded, text).hint("remove tags that are not used")
+        }
         TemplateError::TooMany => {
             Refusal::new(Code::QuotaExceeded, text).hint("delete templates that are not used")
         }

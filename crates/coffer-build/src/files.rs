@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coffer_core::ProjectId;
+use coffer_core::{ProjectId, Refusal};
 use coffer_store::{ChangeError, Reservation};
 use futures_util::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
@@ -20,6 +20,21 @@ use crate::BuildError;
 const STALLED: Duration = Duration::from_secs(120);
 const DRAFT_PREFIX: &str = ".upload-";
 
+/// Whether the server's disk has room for so many more bytes. The server itself needs some, for its records.
+pub struct DiskRoom(pub Box<dyn Fn(u64) -> Result<(), Refusal> + Send + Sync>);
+
+impl std::fmt::Debug for DiskRoom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DiskRoom")
+    }
+}
+
+impl DiskRoom {
+    pub(crate) fn check(&self, more: u64) -> Result<(), BuildError> {
+        (self.0)(more).map_err(BuildError::DiskLow)
+    }
+}
+
 /// Files on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Written {
@@ -30,11 +45,12 @@ pub(crate) struct Written {
 #[derive(Debug)]
 pub(crate) struct Files {
     dir: PathBuf,
+    pub(crate) room: DiskRoom,
 }
 
 impl Files {
-    pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir }
+    pub(crate) fn new(dir: PathBuf, room: DiskRoom) -> Self {
+        Self { dir, room }
     }
 
     fn home(&self, project: ProjectId) -> PathBuf {
@@ -52,7 +68,7 @@ impl Files {
         let home = self.home(project);
         DirBuilder::new().recursive(true).mode(0o700).create(&home).map_err(BuildError::Disk)?;
         let draft = home.join(format!("{DRAFT_PREFIX}{}", hex::encode(rand::random::<[u8; 8]>())));
-        let written = write_draft(&draft, largest, reservation, contents).await;
+        let written = write_draft(&draft, largest, (reservation, &self.room), contents).await;
         let finished = match written {
             Ok(written) => match rename(&draft, &home.join(&written.sha256)).await {
                 Ok(()) => return Ok(written),
@@ -96,7 +112,7 @@ impl Files {
 async fn write_draft(
     draft: &Path,
     largest: u64,
-    reservation: &Reservation,
+    (reservation, room): (&Reservation, &DiskRoom),
     mut contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
 ) -> Result<Written, BuildError> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft).await;
@@ -111,6 +127,7 @@ async fn write_draft(
             return Err(BuildError::TooLarge(largest));
         }
         reservation.cover(size).await.map_err(over)?;
+        room.check(piece.len() as u64)?;
         digest.update(&piece);
         file.write_all(&piece).await.map_err(BuildError::Disk)?;
     }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::{BuildLogLevel, ProjectId, SnapshotPurpose, TemplateDefaults, chain};
-use coffer_image::{Credentials, Fetch, Image, ImageError, ImageRef, Platform, Quota, ServedBy};
-use coffer_store::{Layer, Reservation, Store};
+use coffer_image::{Credentials, Digest, Fetch, Image, ImageError, ImageRef, Platform, Quota, ServedBy};
+use coffer_store::{Layer, Reservation};
 use coffer_wire::agentd::{Unpack, Unpacked};
 use serde::Deserialize;
 use tokio::fs::File;
 
+use crate::Builds;
 use crate::key::Key;
 use crate::log::BuildLog;
 use crate::run::{Attempt, Unfinished, at_base, transient};
@@ -61,20 +62,22 @@ fn credentials(text: &str) -> Result<Credentials, String> {
     read.map_err(|error| error.to_string())
 }
 
-/// Counts downloaded layers in the project's quota until they are unpacked.
-struct Reserve {
-    store: Store,
+/// Counts a downloaded layer in the project's quota until it is unpacked.
+struct Reserve<'a> {
+    builds: &'a Builds,
     project: ProjectId,
-    held: tokio::sync::Mutex<Vec<Reservation>>,
+    held: tokio::sync::Mutex<Option<Reservation>>,
 }
 
 #[async_trait]
-impl Quota for Reserve {
+impl Quota for Reserve<'_> {
     async fn reserve(&self, bytes: u64) -> Result<(), String> {
-        let held =
-            self.store.reserve_storage(self.project, bytes).await.map_err(|error| error.to_string())?;
-        self.held.lock().await.push(held);
-        Ok(())
+        // Builds that failed or were cancelled left parts of theirs, which nothing else counts.
+        let left = self.builds.blobs.bytes(&self.project.to_string()).await;
+        let with_left = bytes.saturating_add(left.map_err(|error| error.to_string())?);
+        let held = self.builds.store.reserve_storage(self.project, with_left).await;
+        *self.held.lock().await = Some(held.map_err(|error| error.to_string())?);
+        self.builds.files.room.check(bytes).map_err(|error| error.to_string())
     }
 }
 
@@ -121,14 +124,19 @@ impl Attempt<'_> {
         let mut place = self.open(&scratch, cached.map(|(_, layer)| layer)).await?;
         let unpacked = self.unpack_image(&image, login.as_ref(), &keys, done, &mut place, log).await;
         place.destroy().await;
-        let layer = unpacked?;
-        for layer in &image.layers {
-            // They are in the snapshots now.
-            if let Err(error) = self.builds.blobs.remove(&self.project(), &layer.digest).await {
-                tracing::warn!("could not remove a layer that is unpacked: {}", chain(&error));
+        if matches!(unpacked, Err(Unfinished::Failed(_))) {
+            // Nobody continues these. After another failure the next try does.
+            for layer in &image.layers {
+                self.drop_blob(&layer.digest).await;
             }
         }
-        Ok(base(&layer))
+        Ok(base(&unpacked?))
+    }
+
+    async fn drop_blob(&self, layer: &Digest) {
+        if let Err(error) = self.builds.blobs.remove(&self.project(), layer).await {
+            tracing::warn!("could not delete a downloaded layer: {}", chain(&error));
+        }
     }
 
     fn project(&self) -> String {
@@ -144,13 +152,10 @@ impl Attempt<'_> {
         place: &mut Workplace,
         log: &BuildLog,
     ) -> Result<Layer, Unfinished> {
-        let quota = Reserve {
-            store: self.builds.store.clone(),
-            project: self.build.row.project,
-            held: Default::default(),
-        };
         let count = image.layers.len();
         for (index, layer) in image.layers.iter().enumerate().skip(done) {
+            let project = self.build.row.project;
+            let quota = Reserve { builds: self.builds, project, held: Default::default() };
             let name = format!("[base] layer {}/{count}", index + 1);
             let path = {
                 let received = AtomicU64::new(0);
@@ -186,6 +191,8 @@ impl Attempt<'_> {
             let row =
                 place.snapshot(SnapshotPurpose::Layer, Some(false), self.build.row.created_by.clone()).await;
             self.keep(&keys[index + 1], row.map_err(at_base)?.id, place).await?;
+            // It is in the snapshot now.
+            self.drop_blob(&layer.digest).await;
         }
         place.defaults = defaults(image);
         adopt(place, log).await.map_err(at_base)?;

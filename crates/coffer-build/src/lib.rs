@@ -36,5 +36,6 @@ mod workplace;
 
 pub use builds::{BuildSettings, Builds, Images, RegistrySettings, Upload};
 pub use error::BuildError;
+pub use files::DiskRoom;
 pub use names::ImageNames;
 pub use step::{BadPlan, is_hash};

@@ -33,6 +33,9 @@ const READY_PAUSE: Duration = Duration::from_millis(200);
 /// How long a start command without a ready command gets.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// How long a build that is out of time gets to end by itself, at most: its step knows better what took so long.
+const GRACE: Duration = Duration::from_secs(30);
+
 /// The names of the phases before and after the steps.
 const BASE: &str = "base";
 const FINALIZE: &str = "finalize";
@@ -81,15 +84,19 @@ impl Builds {
         // What an earlier server left.
         builds.destroy_sandbox(&build.row).await;
         let mut begun_here = 0;
+        let limit = Duration::from_secs(builds.settings.timeout.as_secs());
+        let (deadline, grace) = (Instant::now() + limit, GRACE.min(limit / 10));
         let ended = loop {
             begun_here += 1;
             let attempt = Attempt {
                 builds,
                 build: &build,
                 scope: builds.store.operator().acting_for(build.row.project, None),
-                deadline: Instant::now() + Duration::from_secs(builds.settings.timeout.as_secs()),
+                deadline,
             };
-            match attempt.run(&mut log).await {
+            // All of it: a registry may send a byte a minute, and an agentd may never answer.
+            let ran = tokio::time::timeout_at(deadline + grace, attempt.run(&mut log)).await;
+            match ran.unwrap_or_else(|_| Err(attempt.out_of_time())) {
                 // The server stops, or the build was cancelled: that is not the build's failure.
                 Err(Unfinished::Transient(_)) if cancel.is_cancelled() => return,
                 Err(Unfinished::Transient(failure)) => {
@@ -110,6 +117,16 @@ impl Builds {
             }
         };
         let operator = builds.store.operator();
+        if Instant::now() >= deadline {
+            // Out of time, it did not destroy its sandbox itself.
+            match builds.store.build(&operator, None, build.row.id).await {
+                Ok(Some(row)) => builds.destroy_sandbox(&row).await,
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!("could not find the sandbox of build {}: {}", build.row.id, chain(&error))
+                }
+            }
+        }
         let recorded = match ended {
             Ok(snapshot) => {
                 log.info("the template is ready").await;
@@ -149,6 +166,14 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
+    fn out_of_time(&self) -> Unfinished {
+        let limit = self.builds.settings.timeout;
+        Unfinished::Failed(BuildFailure {
+            message: format!("the build took longer than {limit}"),
+            step: None,
+        })
+    }
+
     async fn run(&self, log: &mut BuildLog) -> Result<SnapshotId, Unfinished> {
         let plan = &self.build.plan;
         let refused = |bad: step::BadPlan| BuildFailure { message: bad.message, step: Some(bad.step) };
@@ -361,10 +386,7 @@ impl Attempt<'_> {
     async fn carry_out(&self, place: &mut Workplace, step: &Step, log: &BuildLog) -> Result<(), StepError> {
         match step {
             Step::Run { command, user } => place.run(command, user.as_deref(), self.left(), log).await,
-            Step::Env(pairs) => {
-                place.set_env(pairs);
-                Ok(())
-            }
+            Step::Env(pairs) => place.set_env(pairs),
             Step::Workdir(path) => place.set_workdir(path).await,
             Step::User(name) => place.set_user(name).await,
             Step::Copy { source, dest, owner, mode, hash } => {
@@ -376,7 +398,7 @@ impl Attempt<'_> {
                 let archive = self.builds.files.open(project, &files.sha256).await;
                 let archive = archive
                     .map_err(|error| StepError::Failed(format!("its files cannot be read: {error}")))?;
-                let dest = expand(dest, &place.defaults.env);
+                let dest = expand(dest, &place.defaults.env)?;
                 let how = Unpack::Copy {
                     source: source.clone(),
                     into_directory: dest.ends_with('/') || dest == "." || dest.ends_with("/."),

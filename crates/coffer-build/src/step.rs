@@ -12,6 +12,9 @@ const LONGEST_ARG: usize = 64 * 1024;
 /// The length of a SHA-256 in hex, as clients name files.
 const HASH_LENGTH: usize = 64;
 
+/// The longest text that variables may grow to. Each may name others many times, so that a few of them make any length.
+const LONGEST_EXPANDED: usize = LONGEST_ARG;
+
 /// A step that can be carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -50,6 +53,11 @@ pub(crate) fn check(plan: &BuildPlan) -> Result<Vec<Step>, BadPlan> {
     if name.is_empty() || name.len() > 512 || name.chars().any(|letter| letter.is_control() || letter == ' ')
     {
         return Err(bad("base", "the name of the base is not usable".to_string()));
+    }
+    let start = plan.start.iter().flat_map(|start| [&start.command, &start.ready]).flatten();
+    if start.into_iter().any(|line| line.len() > LONGEST_ARG) {
+        let message = format!("the start or ready command is longer than {LONGEST_ARG} bytes");
+        return Err(bad("finalize", message));
     }
     if plan.steps.len() > MOST_STEPS {
         return Err(bad("base", format!("{} steps are more than {MOST_STEPS}", plan.steps.len())));
@@ -139,11 +147,19 @@ fn is_user(name: &str) -> bool {
     !name.is_empty() && name.len() <= 32 && !name.starts_with('-') && name.bytes().all(letters)
 }
 
+/// A text that is too long once its variables are replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is longer than {LONGEST_EXPANDED} bytes once its variables are replaced")]
+pub(crate) struct TooLong;
+
 /// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME-default}`; a backslash keeps a dollar sign.
-pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
-    let mut result = String::with_capacity(text.len());
+pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> Result<String, TooLong> {
+    let mut result = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['$', '\\']) {
+        if result.len() > LONGEST_EXPANDED {
+            return Err(TooLong);
+        }
         result.push_str(&rest[..at]);
         rest = &rest[at..];
         if let Some(after) = rest.strip_prefix('\\') {
@@ -176,7 +192,8 @@ pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> String
         result.push_str(variables.get(&after[..length]).map_or("", String::as_str));
         rest = &after[length..];
     }
-    result + rest
+    result.push_str(rest);
+    if result.len() > LONGEST_EXPANDED { Err(TooLong) } else { Ok(result) }
 }
 
 fn braced(inner: &str, variables: &BTreeMap<String, String>) -> String {
@@ -266,19 +283,44 @@ mod tests {
             ("$NONE.", "."),
             ("${PATH%x}", "${PATH%x}"),
         ] {
-            assert_eq!(expand(text, &variables), expanded, "{text}");
+            assert_eq!(expand(text, &variables).as_deref(), Ok(expanded), "{text}");
+        }
+    }
+
+    #[test]
+    fn variables_that_multiply_are_refused_before_they_fill_the_memory() {
+        let variables = BTreeMap::from([("A".to_string(), "x".repeat(LONGEST_EXPANDED))]);
+        assert_eq!(expand("$A", &variables).map(|text| text.len()), Ok(LONGEST_EXPANDED));
+        // Two GiB, if all of it were written.
+        for bomb in ["$A", "${A}", "${A:-x}"] {
+            assert_eq!(expand(&bomb.repeat(32 << 10), &variables), Err(TooLong));
+        }
+        assert_eq!(expand("$A.", &variables), Err(TooLong));
+    }
+
+    #[test]
+    fn a_start_command_is_as_long_as_an_argument_at_most() {
+        let plan = |command: String, ready: Option<String>| BuildPlan {
+            source: BuildSource::Template("base".into()),
+            steps: Vec::new(),
+            start: Some(coffer_core::StartCommand { command: Some(command), ready }),
+            force: false,
+        };
+        assert!(check(&plan("x".repeat(LONGEST_ARG), None)).is_ok());
+        for long in [plan("x".repeat(LONGEST_ARG + 1), None), plan("x".into(), Some("x".repeat(1 << 20)))] {
+            assert_eq!(check(&long).unwrap_err().step, "finalize");
         }
     }
 
     proptest! {
         #[test]
         fn text_without_dollars_and_backslashes_stays(text in "[^$\\\\]*") {
-            prop_assert_eq!(expand(&text, &BTreeMap::new()), text);
+            prop_assert_eq!(expand(&text, &BTreeMap::new()), Ok(text));
         }
 
         #[test]
         fn expanding_never_panics(text in ".*") {
-            expand(&text, &BTreeMap::new());
+            let _ = expand(&text, &BTreeMap::new());
         }
     }
 }

@@ -44,6 +44,10 @@ impl Builds {
                 self.drop_snapshots(row.project, vec![snapshot]).await;
             }
         }
+        // A layer is unpacked within its build; what is older was left by a build that failed or a server that died.
+        if let Err(error) = self.blobs.sweep(&|_, _| false).await {
+            tracing::warn!("could not delete downloaded layers: {}", chain(&error));
+        }
         for files in
             self.store.forget_template_files(&operator, now - self.settings.keep_files.as_millis()).await?
         {

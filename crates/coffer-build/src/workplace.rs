@@ -17,7 +17,7 @@ use tokio::fs::File;
 use tokio_util::io::ReaderStream;
 
 use crate::log::{BuildLog, Lines};
-use crate::step::expand;
+use crate::step::{TooLong, expand};
 
 /// How much of an archive is sent at once.
 const PIECE: usize = 1 << 18;
@@ -59,6 +59,22 @@ impl From<FleetError> for StepError {
         let text = chain(&error);
         if error.is_transient() { Self::Transient(text) } else { Self::Failed(text) }
     }
+}
+
+impl From<TooLong> for StepError {
+    fn from(error: TooLong) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Refuses defaults that are too large to be part of every sandbox.
+fn check_size(defaults: &TemplateDefaults) -> Result<(), StepError> {
+    let (bytes, most) = (defaults.bytes(), TemplateDefaults::MOST_BYTES);
+    if bytes <= most {
+        return Ok(());
+    }
+    let what = "the variables, the working directory and the start command of a template";
+    Err(StepError::Failed(format!("{what} have at most {most} bytes together; these have {bytes}")))
 }
 
 /// A running sandbox of a build.
@@ -223,18 +239,21 @@ impl Workplace {
         })
     }
 
-    pub(crate) fn set_env(&mut self, pairs: &[(String, String)]) {
+    pub(crate) fn set_env(&mut self, pairs: &[(String, String)]) -> Result<(), StepError> {
         for (name, value) in pairs {
             let mut variables = self.defaults.env.clone();
             variables.entry("PATH".to_string()).or_insert_with(|| DEFAULT_PATH.to_string());
-            let value = expand(value, &variables);
+            let value = expand(value, &variables)?;
             self.defaults.env.insert(name.clone(), value);
+            // After each: the next pair may use this one many times.
+            check_size(&self.defaults)?;
         }
+        Ok(())
     }
 
     /// Makes a directory the working directory, and creates it for the current user if it does not exist.
     pub(crate) async fn set_workdir(&mut self, path: &str) -> Result<(), StepError> {
-        let path = self.absolute(&expand(path, &self.defaults.env)).await?;
+        let path = self.absolute(&expand(path, &self.defaults.env)?).await?;
         let script = "[ -d \"$1\" ] || { mkdir -p -- \"$1\" && chown \"$2\" -- \"$1\"; }";
         match self.root(script, &[&path, &self.defaults.user]).await? {
             (true, _) => {
@@ -290,6 +309,8 @@ impl Workplace {
         memory: Option<bool>,
         created_by: Option<String>,
     ) -> Result<SnapshotRow, StepError> {
+        // Variables of an image come from outside too.
+        check_size(&self.defaults)?;
         let fleet = &self.exec.fleet;
         fleet.set_defaults(&self.record, &self.defaults).await?;
         let spec = SnapshotSpec {

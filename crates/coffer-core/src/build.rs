@@ -141,6 +141,20 @@ pub struct TemplateDefaults {
     pub start: Option<StartCommand>,
 }
 
+impl TemplateDefaults {
+    /// Most bytes of all of it together. Every sandbox and snapshot of the template carries a copy, in memory and in
+    /// messages.
+    pub const MOST_BYTES: usize = 64 << 10;
+
+    /// The bytes of its texts.
+    pub fn bytes(&self) -> usize {
+        let env: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let of = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let start = self.start.as_ref().map_or(0, |start| of(&start.command) + of(&start.ready));
+        self.user.len() + of(&self.workdir) + env + start
+    }
+}
+
 /// The level of a line in a build's log; the names are E2B's.
 #[derive(
     Debug,
@@ -178,6 +192,18 @@ mod tests {
         laws::every_state_is_reached::<BuildState>();
         laws::what_is_over_stays(|state: BuildState| matches!(state, BuildState::Ready | BuildState::Error));
         laws::a_cause_told_twice_changes_nothing::<BuildState>();
+    }
+
+    #[test]
+    fn every_text_of_the_defaults_counts() {
+        let start = StartCommand { command: Some("123".into()), ready: Some("45".into()) };
+        let defaults = TemplateDefaults {
+            user: "user".into(),
+            workdir: Some("/w".into()),
+            env: [("A".to_string(), "bcd".to_string())].into(),
+            start: Some(start),
+        };
+        assert_eq!(defaults.bytes(), 4 + 2 + 4 + 5);
     }
 
     #[test]

@@ -150,8 +150,15 @@ async fn serve(
                 let Ask { request, behalf } = ask.clone();
                 let id = connection.begin(Waiting { ask, answer, repeated });
                 let frame = ToNode { id, request, request_id: behalf.map(|id| id.to_string()) };
-                if let Err(error) = write_frame(connection.writer(), &frame).await {
-                    break Ended::Disconnected(error.to_string());
+                match write_frame(connection.writer(), &frame).await {
+                    Ok(()) => {}
+                    // Nothing of it was written. The other requests are not to blame.
+                    Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                        if let Some(Waiting { answer, .. }) = connection.finish(id) {
+                            let _ = answer.send(Err(EngineError::Failed(format!("could not send the request: {error}"))));
+                        }
+                    }
+                    Err(error) => break Ended::Disconnected(error.to_string()),
                 }
             }
         }
@@ -195,6 +202,16 @@ impl From<NodeError> for EngineError {
             NodeErrorCode::UnknownVolume => Self::UnknownVolume,
             NodeErrorCode::ProtocolMismatch | NodeErrorCode::Internal => Self::Failed(error.message),
         }
+    }
+}
+
+/// Where the next page of a list begins. A node whose pages go back would never end.
+fn next_page<Id: Ord>(before: Option<Id>, after: Option<Id>) -> Result<Option<Id>, EngineError> {
+    match (&before, &after) {
+        (Some(before), Some(after)) if after <= before => {
+            Err(EngineError::Failed("the node repeats a page of its list".into()))
+        }
+        _ => Ok(after),
     }
 }
 
@@ -279,9 +296,18 @@ impl Engine for NodeEngine {
     }
 
     async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError> {
-        match self.ask(Request::Snapshots).await? {
-            Reply::Snapshots { snapshots } => Ok(snapshots),
-            other => Err(unexpected(&other)),
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            match self.ask(Request::Snapshots { paged: true, after }).await? {
+                Reply::Snapshots { snapshots, more_after } => {
+                    all.extend(snapshots);
+                    after = next_page(after, more_after)?;
+                }
+                other => return Err(unexpected(&other)),
+            }
+            if after.is_none() {
+                return Ok(all);
+            }
         }
     }
 
@@ -325,9 +351,18 @@ impl Engine for NodeEngine {
     }
 
     async fn list(&self) -> Result<Vec<SandboxStatus>, EngineError> {
-        match self.ask(Request::List).await? {
-            Reply::Sandboxes { sandboxes } => Ok(sandboxes),
-            other => Err(unexpected(&other)),
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            match self.ask(Request::List { paged: true, after }).await? {
+                Reply::Sandboxes { sandboxes, more_after } => {
+                    all.extend(sandboxes);
+                    after = next_page(after, more_after)?;
+                }
+                other => return Err(unexpected(&other)),
+            }
+            if after.is_none() {
+                return Ok(all);
+            }
         }
     }
 

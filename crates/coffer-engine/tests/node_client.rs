@@ -75,18 +75,66 @@ async fn a_node_that_comes_back_is_used_again_and_its_return_is_told() {
     let mut notices = engine.notices();
     let mut node = PlayedNode::accept(&listener).await;
     let (result, ()) = tokio::join!(engine.list(), async {
-        assert!(matches!(node.asked().await.request, Request::List));
+        assert!(matches!(node.asked().await.request, Request::List { .. }));
         drop(node); // It dies with a request under way, which is repeated to the next one.
         let mut node = PlayedNode::accept(&listener).await;
         let asked = node.asked().await;
-        assert!(matches!(asked.request, Request::List));
-        node.reply(asked.id, Ok(Reply::Sandboxes { sandboxes: Vec::new() })).await;
+        assert!(matches!(asked.request, Request::List { .. }));
+        node.reply(asked.id, Ok(Reply::Sandboxes { sandboxes: Vec::new(), more_after: None })).await;
     });
     assert!(result.unwrap().is_empty());
     for _ in 0..2 {
         let notice = tokio::time::timeout(SOON, notices.recv()).await.unwrap().unwrap();
         assert!(matches!(notice, EngineNotice::Reconnected));
     }
+}
+
+#[tokio::test]
+async fn a_list_is_read_page_by_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listener, engine, _stop) = start(dir.path());
+    let mut node = PlayedNode::accept(&listener).await;
+    let last = SandboxId::generate();
+    let (result, ()) = tokio::join!(engine.list(), async {
+        for (asked_after, more_after) in [(None, Some(last)), (Some(last), None)] {
+            let asked = node.asked().await;
+            let Request::List { paged: true, after } = asked.request else { panic!("{asked:?}") };
+            assert_eq!(after, asked_after);
+            node.reply(asked.id, Ok(Reply::Sandboxes { sandboxes: Vec::new(), more_after })).await;
+        }
+    });
+    assert!(result.unwrap().is_empty());
+    let (result, ()) = tokio::join!(engine.list(), async {
+        for _ in 0..2 {
+            let asked = node.asked().await;
+            let more_after = Some(last);
+            node.reply(asked.id, Ok(Reply::Sandboxes { sandboxes: Vec::new(), more_after })).await;
+        }
+    });
+    assert!(matches!(result, Err(EngineError::Failed(_))), "a node that repeats itself: {result:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_fails_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listener, engine, _stop) = start(dir.path());
+    let mut node = PlayedNode::accept(&listener).await;
+    let defaults = coffer_core::TemplateDefaults {
+        user: "user".into(),
+        workdir: None,
+        env: [("A".to_string(), "x".repeat(17 << 20))].into(),
+        start: None,
+    };
+    let (first, second) = (SandboxId::generate(), SandboxId::generate());
+    let (destroyed, set, ()) =
+        tokio::join!(engine.destroy(first), engine.set_defaults(second, &defaults), async {
+            let asked = node.asked().await;
+            assert!(matches!(asked.request, Request::Destroy { sandbox } if sandbox == first));
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            node.reply(asked.id, Ok(Reply::Done)).await;
+        });
+    destroyed.expect("it has the same connection");
+    assert!(matches!(set, Err(EngineError::Failed(_))), "{set:?}");
 }
 
 #[tokio::test]

@@ -34,13 +34,19 @@ impl DiskFloor {
 
     /// Asks the kernel, which answers from memory.
     pub fn check(&self) -> Result<(), DiskLow> {
+        self.check_for(0)
+    }
+
+    /// Whether the minimum is still free once `more` bytes are written.
+    pub fn check_for(&self, more: u64) -> Result<(), DiskLow> {
         if self.least == 0 {
             return Ok(());
         }
         match rustix::fs::statvfs(&self.directory) {
             Ok(told) => {
                 let free = told.f_bavail.saturating_mul(told.f_frsize);
-                if free < self.least { Err(DiskLow { free, least: self.least }) } else { Ok(()) }
+                let least = self.least.saturating_add(more);
+                if free < least { Err(DiskLow { free, least }) } else { Ok(()) }
             }
             Err(error) => {
                 // The next write will show.

@@ -137,6 +137,12 @@ impl Blobs {
         blocking("delete a layer", move || home.remove(&digest)).await
     }
 
+    /// Bytes of a project's layers on disk, also of those that were never completed.
+    pub async fn bytes(&self, project: &str) -> Result<u64, ImageError> {
+        let home = self.home(project)?;
+        blocking("count a project's layers", move || home.bytes()).await
+    }
+
     /// Deletes everything of a project. For a project that ends: nothing may be fetched for it afterwards.
     pub async fn remove_project(&self, project: &str) -> Result<(), ImageError> {
         let home = self.home(project)?;
@@ -237,6 +243,8 @@ mod tests {
         let partial = dir.path().join("p1/partial");
         fs::write(partial.join(wanted.hex()), "left").unwrap();
         fs::write(partial.join(old.hex()), "left").unwrap();
+        assert_eq!(blobs.bytes("p1").await.unwrap(), (6 + 3 + 5) + 2 * 4, "complete ones and parts");
+        assert_eq!(blobs.bytes("p2").await.unwrap(), 0);
         age(&partial.join(old.hex()), day);
         fs::write(dir.path().join("stray"), "").unwrap();
         let swept = blobs.sweep(&|project, digest| project == "p1" && *digest == wanted).await.unwrap();

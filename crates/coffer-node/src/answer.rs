@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use coffer_core::{Memory, SandboxId, SnapshotId};
 use coffer_wire::node::{
-    Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, PROTOCOL, Reply, Request,
+    Capabilities, CreateSandbox, NodeError, NodeErrorCode, NodeInfo, PROTOCOL, Reply, Request, SnapshotInfo,
 };
 
 use crate::cgroup::Controller;
 use crate::node::{Node, blocking};
 use crate::registry::{Command, Handle};
-use crate::{memory, sandbox};
+use crate::{memory, page, sandbox};
 
 /// Answers one request of a server.
 pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, NodeError> {
@@ -43,7 +43,11 @@ pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, 
             })
             .await
         }
-        Request::Snapshots => Ok(Reply::Snapshots { snapshots: node.snapshots.list() }),
+        Request::Snapshots { paged, after } => {
+            let all = node.snapshots.list().into_iter().map(SnapshotInfo::listed).collect();
+            let (snapshots, more_after) = page::of(all, |info| info.snapshot, paged, after);
+            Ok(Reply::Snapshots { snapshots, more_after })
+        }
         Request::CreateVolume { volume, limit_mib } => {
             let node = node.clone();
             blocking(move || node.volumes.create(&node.pool, volume, limit_mib).map(|()| Reply::Done)).await
@@ -63,9 +67,11 @@ pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, 
             ask(node, sandbox, Command::SetDefaults(Box::new(defaults))).await
         }
         Request::Refusals { sandbox, after } => refusals(node, sandbox, after).await,
-        Request::List => Ok(Reply::Sandboxes {
-            sandboxes: node.sandboxes.all().iter().filter_map(Handle::status).collect(),
-        }),
+        Request::List { paged, after } => {
+            let all = node.sandboxes.all().iter().filter_map(Handle::status).collect();
+            let (sandboxes, more_after) = page::of(all, |status| status.sandbox, paged, after);
+            Ok(Reply::Sandboxes { sandboxes, more_after })
+        }
         Request::Stats => Ok(Reply::Stats { samples: sandbox::sample_all(node).await }),
         Request::Templates => {
             let node = node.clone();

@@ -37,6 +37,7 @@ mod journal;
 mod memory;
 mod network;
 mod node;
+mod page;
 mod pool;
 mod process;
 mod processors;

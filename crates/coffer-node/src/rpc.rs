@@ -119,7 +119,15 @@ async fn write(
                 Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => return Ok(()),
             },
         };
-        write_frame(&mut stream, &frame).await?;
+        match (write_frame(&mut stream, &frame).await, frame) {
+            // Nothing of it was written. One answer that is too long must not end all the others.
+            (Err(error), FromNode::Reply { id, .. }) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::error!("could not send an answer: {error}");
+                let refusal = NodeError::new(NodeErrorCode::Internal, "the answer is too long to be sent");
+                write_frame(&mut stream, &FromNode::Reply { id, result: Err(refusal) }).await?;
+            }
+            (written, _) => written?,
+        }
     }
 }
 
@@ -135,7 +143,7 @@ fn describe(request: &Request) -> String {
         Request::Hibernate { sandbox } => format!("hibernation of sandbox {sandbox}"),
         Request::Snapshot { sandbox, snapshot, .. } => format!("snapshot {snapshot} of sandbox {sandbox}"),
         Request::DeleteSnapshot { snapshot } => format!("deletion of snapshot {snapshot}"),
-        Request::Snapshots => "snapshots".into(),
+        Request::Snapshots { .. } => "snapshots".into(),
         Request::CreateVolume { volume, .. } => format!("create of volume {volume}"),
         Request::DeleteVolume { volume } => format!("deletion of volume {volume}"),
         Request::Volumes => "volumes".into(),
@@ -145,7 +153,7 @@ fn describe(request: &Request) -> String {
         Request::SetNetwork { sandbox, .. } => format!("new network policy of sandbox {sandbox}"),
         Request::SetDefaults { sandbox, .. } => format!("new defaults of sandbox {sandbox}"),
         Request::Refusals { sandbox, .. } => format!("refusals of sandbox {sandbox}"),
-        Request::List => "list".into(),
+        Request::List { .. } => "list".into(),
         Request::Stats => "stats".into(),
         Request::Templates => "templates".into(),
     }

@@ -267,11 +267,17 @@ pub async fn serve(
         layers,
     );
     let images = images.map_err(ServeError::Images)?;
+    let floor =
+        coffer_forge::DiskFloor::new(config.server_dir.clone(), config.limits.min_free_disk.as_bytes());
+    let of_builds = floor.clone();
+    let room = coffer_build::DiskRoom(Box::new(move |more| {
+        of_builds.check_for(more).map_err(|low| coffer_core::Refusal::from(&low))
+    }));
     let builds = coffer_build::Builds::start(
         exec.clone(),
         store.clone(),
         config.server_dir.join("template-files"),
-        (config.builds, images),
+        (config.builds, images, room),
         &pools,
         stop.child_token(),
     );
@@ -313,8 +319,6 @@ pub async fn serve(
     let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await;
     let tasks = Arc::new(tasks.map_err(ServeError::records("take over the recorded runs"))?);
     followers.spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
-    let floor =
-        coffer_forge::DiskFloor::new(config.server_dir.clone(), config.limits.min_free_disk.as_bytes());
     let artifacts = artifacts::Artifacts::start(
         store.clone(),
         output.clone(),

@@ -77,6 +77,9 @@ pools! {
     /// Each has a sandbox, which the project's quotas count.
     BUILDS = "builds", "builds of templates in progress; others wait", 16, 8, Wait::UntilFree,
         Some("limits.pools.builds");
+    /// Each has an open file, and a client may send slowly.
+    TEMPLATE_UPLOADS = "template_uploads", "files of template builds being uploaded", 64, 16, Wait::secs(10),
+        Some("limits.pools.template_uploads");
     /// Destroys and deletes are never refused, but wait for their turn on the node.
     ENDS = "ends", "sandboxes being destroyed and snapshots being deleted on request", 64, 32, Wait::UntilFree,
         Some("limits.pools.ends");

@@ -32,6 +32,8 @@ pub struct PoolSettings {
     pub host_calls: usize,
     /// Builds of templates in progress; others wait.
     pub builds: usize,
+    /// Files of template builds being uploaded.
+    pub template_uploads: usize,
     /// Sandboxes being destroyed and snapshots being deleted on request.
     pub ends: usize,
     /// Sandboxes being ended or paused at their deadline.
@@ -65,6 +67,7 @@ impl Default for PoolSettings {
             artifact_texts: pool::ARTIFACT_TEXTS.total,
             host_calls: pool::HOST_CALLS.total,
             builds: pool::BUILDS.total,
+            template_uploads: pool::TEMPLATE_UPLOADS.total,
             ends: pool::ENDS.total,
             background_steps: pool::BACKGROUND_STEPS.total,
             health_checks: pool::HEALTH_CHECKS.total,
@@ -92,6 +95,7 @@ impl PoolSettings {
             "artifact_texts" => self.artifact_texts,
             "host_calls" => self.host_calls,
             "builds" => self.builds,
+            "template_uploads" => self.template_uploads,
             "ends" => self.ends,
             "background_steps" => self.background_steps,
             "health_checks" => self.health_checks,

@@ -29,6 +29,9 @@ const CHANGE: &str = "change a template";
 /// Most templates of a project.
 pub const MOST_TEMPLATES: i64 = 1_000;
 
+/// Most tags of a template that requests may add up to: all of them are in one answer.
+pub const MOST_TAGS: i64 = 1_000;
+
 /// The tag that a reference without one means.
 const DEFAULT_TAG: &str = "default";
 
@@ -86,6 +89,8 @@ pub enum TemplateError {
     DefaultTag,
     #[error("a project has at most {MOST_TEMPLATES} templates")]
     TooMany,
+    #[error("a template has at most {MOST_TAGS} tags")]
+    TooManyTags,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -232,7 +237,10 @@ impl Store {
                 for tag in &new {
                     set_tag(connection, template, tag, build).await?;
                 }
-                Ok::<_, StoreError>(())
+                let sql = "SELECT COUNT(*) AS count FROM template_tags WHERE template_id = $1";
+                let row = sqlx::query(sql).bind(template).fetch_one(&mut *connection).await.doing(CHANGE)?;
+                // An error undoes the new ones.
+                if number(&row, "count")? > MOST_TAGS { Err(TemplateError::TooManyTags) } else { Ok(()) }
             })
         });
         change.await?;

@@ -83,8 +83,14 @@ pub enum Request {
     DeleteSnapshot {
         snapshot: SnapshotId,
     },
-    /// Every snapshot that sandboxes can start from.
-    Snapshots,
+    /// The snapshots that sandboxes can start from, as [`SnapshotInfo::listed`]. If `paged`, those after this one that
+    /// fit into a frame; otherwise all of them.
+    Snapshots {
+        #[serde(default)]
+        paged: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<SnapshotId>,
+    },
     /// Creates a volume, or changes the limit of the one of that id.
     CreateVolume {
         volume: VolumeId,
@@ -118,8 +124,14 @@ pub enum Request {
         sandbox: SandboxId,
         after: u64,
     },
-    /// All sandboxes of the node, including dead ones that were not destroyed.
-    List,
+    /// The sandboxes of the node, including dead ones that were not destroyed. If `paged`, those after this one that
+    /// fit into a frame; otherwise all of them.
+    List {
+        #[serde(default)]
+        paged: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<SandboxId>,
+    },
     /// A sample of every running sandbox.
     Stats,
     Templates,
@@ -165,6 +177,9 @@ pub enum Reply {
     Done,
     Sandboxes {
         sandboxes: Vec<SandboxStatus>,
+        /// The last of this page, if there are more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        more_after: Option<SandboxId>,
     },
     Stats {
         samples: Vec<Sample>,
@@ -176,6 +191,9 @@ pub enum Reply {
     Snapshot(SnapshotInfo),
     Snapshots {
         snapshots: Vec<SnapshotInfo>,
+        /// The last of this page, if there are more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        more_after: Option<SnapshotId>,
     },
     Volumes {
         volumes: Vec<VolumeInfo>,
@@ -210,6 +228,17 @@ pub struct SnapshotInfo {
     pub paused_us: u64,
     pub template: TemplateInfo,
     pub limits: Limits,
+}
+
+impl SnapshotInfo {
+    /// The same without what its sandboxes start with, which projects choose: a node has many snapshots.
+    #[must_use]
+    pub fn listed(mut self) -> Self {
+        self.template.env.clear();
+        self.template.start = None;
+        self.template.default_workdir = None;
+        self
+    }
 }
 
 /// The socket of a sandbox's agentd.

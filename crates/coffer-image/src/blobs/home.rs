@@ -122,6 +122,21 @@ impl Home {
         Ok(names.iter().filter_map(|name| Digest::parse_hex(name).ok()).collect())
     }
 
+    /// Bytes of everything that is there.
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        let mut bytes = 0;
+        for dir in [self.blobs(), self.partials()] {
+            for name in names(&dir)? {
+                match fs::metadata(dir.join(name)) {
+                    Ok(about) => bytes += about.len(),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
     pub(super) fn remove(&self, digest: &Digest) -> io::Result<bool> {
         unlink(&self.partials().join(digest.hex()))?;
         unlink(&self.blob(digest))

@@ -2,7 +2,7 @@
 
 use coffer_core::TemplateDefaults;
 use coffer_core::network::Policy;
-use coffer_wire::node::{NodeError, Reply};
+use coffer_wire::node::{NodeError, NodeErrorCode, Reply};
 
 use crate::journal::Durability;
 
@@ -28,6 +28,11 @@ impl Owner {
         defaults: TemplateDefaults,
         state: &State,
     ) -> Result<Reply, NodeError> {
+        let (bytes, most) = (defaults.bytes(), TemplateDefaults::MOST_BYTES);
+        if bytes > most {
+            let message = format!("the defaults of a template have {bytes} bytes, and may have {most}");
+            return Err(NodeError::new(NodeErrorCode::Unsupported, message));
+        }
         let before = self.entry.template.clone();
         self.entry.template.set_defaults(defaults);
         if let Err(error) = write_entry(&self.node, &self.entry, durability(state)).await {

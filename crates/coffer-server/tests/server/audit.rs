@@ -70,6 +70,25 @@ async fn reads_with_a_sandbox_s_own_token_are_recorded() {
 }
 
 #[tokio::test]
+async fn what_a_volume_s_token_reads_and_writes_is_recorded() {
+    let app = TestApp::start().await;
+    let made = app.post("/volumes", json!({"name": "data"})).await.expect(201).json();
+    let (id, token) = (made["volumeID"].as_str().unwrap(), made["token"].as_str().unwrap());
+    for (method, what) in [("GET", "dir"), ("DELETE", "path"), ("GET", "file")] {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!("/volumecontent/{id}/{what}?path=/x"))
+            .header("host", "localhost")
+            .header("authorization", format!("Bearer {token}"));
+        let status = app.send(request.body(http_body_util::Full::default()).unwrap()).await.status;
+        let recorded = until(&app, &format!("{method} /volumecontent/{{id}}/{what}"), 1).await;
+        let shown = (&recorded[0]["actor"], &recorded[0]["subject"], &recorded[0]["status"]);
+        assert_eq!(shown, (&json!(format!("token:{id}")), &json!(id), &json!(status)));
+        assert!(!json!(recorded).to_string().contains(token));
+    }
+}
+
+#[tokio::test]
 async fn a_sandbox_that_is_given_a_secret_is_recorded() {
     let app = TestApp::start().await;
     for name in ["token", "github"] {

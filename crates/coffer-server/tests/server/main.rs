@@ -51,6 +51,7 @@ mod sockets;
 mod starting;
 mod storage;
 mod tasks;
+mod template_builds;
 mod tenancy;
 mod traces;
 mod usage;

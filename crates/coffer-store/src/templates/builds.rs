@@ -87,6 +87,11 @@ const COLUMNS: &str = "id, template_id, (SELECT t.name FROM templates AS t WHERE
                        installation, state, tags, cpu_count, memory_mib, plan, registry_secret, sandbox_id, tries, \
                        snapshot_id, failure, failed_step, log_lines, created_by, created_ms, started_ms, ended_ms";
 
+/// The same without plans: each may be a MiB, and a list has many builds.
+fn listed_columns() -> String {
+    COLUMNS.replace(" plan,", " NULL AS plan,")
+}
+
 impl Store {
     /// Records a build as `waiting`, with its template if the name is new.
     pub async fn request_build(
@@ -155,13 +160,13 @@ impl Store {
             .await
     }
 
-    /// Builds of a project, newest first.
+    /// Builds of a project, newest first, without their plans.
     pub async fn builds(
         &self,
         scope: &ProjectScope,
         filter: &BuildFilter,
     ) -> Result<Vec<BuildRow>, StoreError> {
-        Select::new(COLUMNS, "template_builds")
+        Select::new(&listed_columns(), "template_builds")
             .filter("project_id = ?", scope.project())
             .filter_if("template_id = ?", filter.template)
             .newest_first("id", filter.before, filter.limit)

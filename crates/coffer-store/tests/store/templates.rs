@@ -8,8 +8,8 @@ use coffer_core::{
 };
 use coffer_store::{
     BuildFailure, BuildFilter, BuildLogLine, BuildLogPage, BuildRow, FinishedSnapshot, InsertedSnapshot,
-    Layer, MOST_LOG_LINES, NewBuild, NewSnapshot, ProjectScope, SnapshotFacts, SnapshotFilter, Store,
-    TemplateError, TemplateFiles, TemplateSize, UploadGrant,
+    Layer, MOST_LOG_LINES, MOST_TAGS, NewBuild, NewSnapshot, ProjectScope, SnapshotFacts, SnapshotFilter,
+    Store, TemplateError, TemplateFiles, TemplateSize, UploadGrant,
 };
 
 use crate::databases::on_both;
@@ -67,6 +67,31 @@ fn defaults() -> TemplateDefaults {
 }
 
 on_both! {
+    async fn a_template_has_so_many_tags_and_no_more(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        built(&store, &scope, "app", &[]).await;
+        let names = |from: i64, to: i64| (from..to).map(|number| format!("t{number}")).collect::<Vec<_>>();
+        store.tag_template(&scope, "app", "default", names(1, MOST_TAGS)).await.unwrap();
+        let more = store.tag_template(&scope, "app", "default", names(MOST_TAGS - 1, MOST_TAGS + 1)).await;
+        assert!(matches!(more, Err(TemplateError::TooManyTags)), "{more:?}");
+        let template = store.template(&scope, "app").await.unwrap().unwrap();
+        let tags = store.template_tags(&scope, template.id).await.unwrap();
+        assert_eq!(tags.len() as i64, MOST_TAGS, "none of the refused ones is there");
+        // One that exists may still move.
+        store.tag_template(&scope, "app", "default", names(1, 2)).await.unwrap();
+    }
+
+    async fn a_list_of_builds_has_no_plans(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let row = started(&store, &scope, "app", &[]).await;
+        let filter = BuildFilter { template: Some(row.template), before: None, limit: 10 };
+        let listed = store.builds(&scope, &filter).await.unwrap();
+        assert_eq!(listed, [BuildRow { plan: None, ..row.clone() }]);
+        assert_eq!(store.build(&scope, None, row.id).await.unwrap().unwrap().plan, Some(plan()));
+    }
+
     async fn a_build_is_visible_once_it_is_ready(database: &TestDatabase) {
         let store = database.open().await;
         let scope = project(&store, "p").await;
