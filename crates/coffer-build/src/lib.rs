@@ -22,6 +22,7 @@
 )]
 
 mod builds;
+pub mod dockerfile;
 mod error;
 mod files;
 mod image;
