@@ -29,13 +29,15 @@ mod image;
 mod key;
 mod log;
 mod names;
+mod room;
 mod run;
+mod secrets;
 mod source;
 mod step;
 mod sweep;
 mod workplace;
 
-pub use builds::{BuildSettings, Builds, Images, RegistrySettings, Upload};
+pub use builds::{BuildSettings, Builds, Images, RegistrySettings, Submission, Upload};
 pub use error::BuildError;
 pub use names::ImageNames;
 pub use step::{BadPlan, is_hash};

@@ -19,7 +19,8 @@ fn new(name: &str, tags: &[&str]) -> NewBuild {
     NewBuild {
         name: Some(name.into()),
         tags: tags.iter().map(ToString::to_string).collect(),
-        size: TemplateSize { cpu_count: Some(1), memory_mib: None },
+        size: TemplateSize { cpu_count: Some(1), memory_mib: None, disk_mib: Some(2048) },
+        summary: None,
         created_by: Some("key".into()),
     }
 }
@@ -60,7 +61,7 @@ async fn started(store: &Store, scope: &ProjectScope, name: &str, tags: &[&str])
 async fn built(store: &Store, scope: &ProjectScope, name: &str, tags: &[&str]) -> BuildRow {
     let row = started(store, scope, name, tags).await;
     let snapshot = snapshot(store, scope, SnapshotPurpose::Template).await;
-    store.finish_build(&store.operator(), row.id, snapshot).await.unwrap().unwrap()
+    store.finish_build(&store.operator(), row.id, snapshot, None).await.unwrap().unwrap()
 }
 
 fn defaults() -> TemplateDefaults {
@@ -79,7 +80,7 @@ on_both! {
         // It is started once.
         assert_eq!(store.start_build(&scope, row.template, row.id, plan(), None).await.unwrap(), None);
         let snapshot = snapshot(&store, &scope, SnapshotPurpose::Template).await;
-        let ready = store.finish_build(&store.operator(), row.id, snapshot).await.unwrap().unwrap();
+        let ready = store.finish_build(&store.operator(), row.id, snapshot, None).await.unwrap().unwrap();
         assert_eq!((ready.state, ready.snapshot), (BuildState::Ready, Some(snapshot)));
         let usable = store.usable_template(&scope, "app", "default").await.unwrap().unwrap();
         assert_eq!((usable.build, usable.snapshot, usable.size.cpu_count), (row.id, snapshot, Some(1)));
@@ -90,7 +91,7 @@ on_both! {
         // A finished build neither fails nor finishes again.
         let failure = BuildFailure { message: "late".into(), step: None };
         assert_eq!(store.fail_build(&store.operator(), row.id, failure).await.unwrap(), None);
-        assert_eq!(store.finish_build(&store.operator(), row.id, snapshot).await.unwrap(), None);
+        assert_eq!(store.finish_build(&store.operator(), row.id, snapshot, None).await.unwrap(), None);
         // Snapshots of builds are not a client's.
         assert_eq!(store.snapshots(&scope, &SnapshotFilter { limit: 10, ..Default::default() }).await.unwrap(), []);
     }
@@ -160,7 +161,7 @@ on_both! {
         assert_eq!(store.build(&scope, None, running.id).await.unwrap(), None);
         assert!(!store.is_build_snapshot_used(row.snapshot.unwrap()).await.unwrap());
         let snapshot = snapshot(&store, &scope, SnapshotPurpose::Template).await;
-        assert_eq!(store.finish_build(&store.operator(), running.id, snapshot).await.unwrap(), None);
+        assert_eq!(store.finish_build(&store.operator(), running.id, snapshot, None).await.unwrap(), None);
     }
 
     async fn unfinished_builds_are_found_with_their_credentials(database: &TestDatabase) {
