@@ -25,6 +25,8 @@ mod builds;
 pub mod dockerfile;
 mod error;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod image;
 mod key;
 mod log;
