@@ -5,6 +5,7 @@ use coffer_fleet::FleetError;
 use coffer_shares::Full;
 use coffer_store::{OverQuota, StoreError, TemplateError};
 
+use crate::dockerfile::BadDockerfile;
 use crate::step::BadPlan;
 
 /// Why a request about a template was refused.
@@ -23,6 +24,11 @@ pub enum BuildError {
     TooManyBegun(usize),
     #[error(transparent)]
     BadPlan(#[from] BadPlan),
+    #[error(transparent)]
+    BadDockerfile(#[from] BadDockerfile),
+    /// A build names files that the project does not have.
+    #[error("the files '{0}' were not uploaded")]
+    NoFiles(String),
     #[error("the upload link is unknown, was used, or has expired")]
     NoGrant,
     #[error("the files have more than {0} bytes")]
@@ -61,7 +67,10 @@ impl BuildError {
             Self::TooManyBegun(_) => {
                 Refusal::new(Code::QuotaExceeded, text).hint("start this build when one of them has ended")
             }
-            Self::BadPlan(_) => Refusal::new(Code::Invalid, text),
+            Self::BadPlan(_) | Self::BadDockerfile(_) => Refusal::new(Code::Invalid, text),
+            Self::NoFiles(_) => {
+                Refusal::new(Code::Invalid, text).hint("upload them with POST /api/v1/template-files")
+            }
             Self::NoGrant => Refusal::new(Code::Forbidden, text).hint("request a new link"),
             Self::TooLarge(_) => Refusal::new(Code::PayloadTooLarge, text),
             Self::Broken(_) | Self::TooSlow => Refusal::new(Code::Invalid, text),

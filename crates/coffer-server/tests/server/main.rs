@@ -52,6 +52,7 @@ mod starting;
 mod storage;
 mod tasks;
 mod template_builds;
+mod templates;
 mod tenancy;
 mod traces;
 mod usage;
