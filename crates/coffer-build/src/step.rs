@@ -196,7 +196,7 @@ pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> Result
         if let Some(inner) = after.strip_prefix('{')
             && let Some(end) = inner.find('}')
         {
-            result.push_str(&braced(&inner[..end], variables));
+            result.push_str(&braced(&inner[..end], variables)?);
             rest = &inner[end + 1..];
             continue;
         }
@@ -213,18 +213,18 @@ pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> Result
     if result.len() > LONGEST_EXPANDED { Err(TooLong) } else { Ok(result) }
 }
 
-fn braced(inner: &str, variables: &BTreeMap<String, String>) -> String {
+fn braced(inner: &str, variables: &BTreeMap<String, String>) -> Result<String, TooLong> {
     let length = inner.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
     let (name, rest) = inner.split_at(length);
     let value = variables.get(name).cloned();
     let (only_filled, operator) = rest.strip_prefix(':').map_or((false, rest), |rest| (true, rest));
     let value = value.filter(|value| !(only_filled && value.is_empty()));
     match (operator.strip_prefix('-'), operator.strip_prefix('+')) {
-        (Some(default), _) => value.unwrap_or_else(|| expand(default, variables)),
-        (None, Some(instead)) => value.map_or(String::new(), |_| expand(instead, variables)),
-        (None, None) if rest.is_empty() => value.unwrap_or_default(),
+        (Some(default), _) => value.map_or_else(|| expand(default, variables), Ok),
+        (None, Some(instead)) => value.map_or(Ok(String::new()), |_| expand(instead, variables)),
+        (None, None) if rest.is_empty() => Ok(value.unwrap_or_default()),
         // Another operator of the shell: the text stays as it is.
-        (None, None) => format!("${{{inner}}}"),
+        (None, None) => Ok(format!("${{{inner}}}")),
     }
 }
 
