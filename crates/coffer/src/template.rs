@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use coffer_template::{BaseOptions, Phase, Progress, Recipe, TemplateStore};
+use coffer_core::mirrors::MirrorSettings;
+use coffer_template::{BaseOptions, NpmSource, Phase, Progress, Recipe, TemplateStore};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::config::{self, Flags, Sources};
 use crate::printer;
+use crate::roots::extra_roots;
 
 #[derive(Debug, Args)]
 pub(crate) struct Template {
@@ -47,6 +49,9 @@ struct Build {
     /// The distribution's release to use instead of the host's own
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
+    /// The mirrors of `up`, as JSON, instead of those in the settings
+    #[arg(long, hide = true, value_name = "JSON")]
+    mirrors: Option<String>,
 }
 
 impl Template {
@@ -58,15 +63,19 @@ impl Template {
         let store = TemplateStore::open(&dir, coffer_node::layers_in_use)
             .with_context(|| format!("could not open the templates in `{}`", dir.display()))?;
         match self.verb {
-            TemplateVerb::Build(build) => build.run(&store),
+            TemplateVerb::Build(build) => build.run(&store, sources),
             TemplateVerb::List { json } => list(&store, json),
         }
     }
 }
 
 impl Build {
-    fn run(self, store: &TemplateStore) -> anyhow::Result<()> {
-        let options = BaseOptions { mirror: self.mirror, suite: self.suite };
+    fn run(self, store: &TemplateStore, sources: &Sources) -> anyhow::Result<()> {
+        let mirrors = match &self.mirrors {
+            Some(text) => serde_json::from_str(text).context("--mirrors is not what `up` writes")?,
+            None => config::resolve(sources, &Flags::default())?.settings.mirrors,
+        };
+        let options = BaseOptions { mirror: self.mirror, suite: self.suite, npm: npm_source(&mirrors)? };
         for recipe in self.names.iter().filter_map(|name| Recipe::of(name)) {
             build(store, recipe, &options, self.force)?;
         }
@@ -74,15 +83,24 @@ impl Build {
     }
 }
 
+/// Where Node is downloaded from.
+fn npm_source(mirrors: &MirrorSettings) -> anyhow::Result<NpmSource> {
+    let registry = mirrors.npm.clone().filter(|url| !url.is_empty());
+    Ok(NpmSource { registry, extra_roots: mirrors.ca.as_deref().map(extra_roots).transpose()? })
+}
+
 fn build(store: &TemplateStore, recipe: Recipe, options: &BaseOptions, force: bool) -> anyhow::Result<()> {
     let name = recipe.name();
     if !force && let Some(template) = store.get(name) {
         let build = template.info.build;
-        if store.is_current(recipe, options) {
+        if store.lacks_node(recipe) {
+            printer::line(format_args!("template {name} ({build}) lacks Node 22, trying again"));
+        } else if store.is_current(recipe, options) {
             printer::line(format_args!("template {name} is built already ({build})"));
             return Ok(());
+        } else {
+            printer::line(format_args!("template {name} ({build}) is of another recipe or release"));
         }
-        printer::line(format_args!("template {name} ({build}) is of another recipe or release"));
     }
     let since = Instant::now();
     let mut show = Show::new();
@@ -93,7 +111,11 @@ fn build(store: &TemplateStore, recipe: Recipe, options: &BaseOptions, force: bo
         None => anyhow::Error::from(error),
     })?;
     let took = since.elapsed().as_secs();
-    printer::line(format_args!("built template {name} ({}) in {took} s", template.info.build));
+    let size = template.size_bytes / 1_000_000;
+    printer::line(format_args!("built template {name} ({}, {size} MB) in {took} s", template.info.build));
+    for note in &template.notes {
+        printer::line(format_args!("  {note}"));
+    }
     Ok(())
 }
 

@@ -334,6 +334,8 @@ impl Plan {
         let mut arguments = vec!["build".to_string()];
         arguments.extend(wanted.into_iter().map(String::from));
         arguments.push(flag("template-dir", &self.settings().template.dir));
+        let mirrors = serde_json::to_string(&self.settings().mirrors).expect("plain text");
+        arguments.push(format!("--mirrors={mirrors}"));
         Part::start("template", arguments, children).inspect_err(|error| tracing::warn!("{error:#}")).ok()
     }
 }
