@@ -16,6 +16,15 @@ pub enum BuildError {
     HostTemplate(String),
     #[error("the name '{0}' belongs to a template of the server")]
     NameTaken(String),
+    #[error("template '{0}' is not in the catalogue")]
+    NotInCatalogue(String),
+    /// The host has not built what it starts from.
+    #[error("template '{name}' starts from '{from}', which is not built on this host")]
+    NoSource { name: String, from: String },
+    #[error("template '{name}' needs the file '{file}', which is not part of this program")]
+    NotEmbedded { name: String, file: String },
+    #[error("the definition of a template has the line '{0}', which cannot be read")]
+    BadDefinition(String),
     #[error("this build was already started")]
     AlreadyStarted,
     #[error(transparent)]
@@ -48,6 +57,13 @@ impl BuildError {
             Self::NotFound(_) => {
                 Refusal::new(Code::NotFound, text).hint("GET /api/v1/templates lists templates")
             }
+            Self::NotInCatalogue(_) => {
+                Refusal::new(Code::NotFound, text).hint("GET /api/v1/admin/catalogue lists it")
+            }
+            Self::NoSource { from, .. } => {
+                Refusal::conflict(text).hint(format!("run `coffer template build {from}` on the host"))
+            }
+            Self::NotEmbedded { .. } | Self::BadDefinition(_) => Refusal::new(Code::NotSupported, text),
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),

@@ -36,6 +36,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 /// The names of the phases before and after the steps.
 const BASE: &str = "base";
 const FINALIZE: &str = "finalize";
+const SMOKE: &str = "smoke";
 
 /// Why a build did not reach its end.
 pub(crate) enum Unfinished {
@@ -73,6 +74,11 @@ pub(crate) fn at_base(error: StepError) -> Unfinished {
     at(BASE)(error)
 }
 
+/// The error of the phase after everything.
+pub(crate) fn at_smoke(error: StepError) -> Unfinished {
+    at(SMOKE)(error)
+}
+
 impl Builds {
     /// Runs a build until it is ready or has failed. Dropped when the server stops or the build is cancelled.
     pub(crate) async fn run(self: &Arc<Self>, build: StartedBuild, cancel: &CancellationToken) {
@@ -89,7 +95,11 @@ impl Builds {
                 scope: builds.store.operator().acting_for(build.row.project, None),
                 deadline: Instant::now() + Duration::from_secs(builds.settings.timeout.as_secs()),
             };
-            match attempt.run(&mut log).await {
+            let built = match attempt.run(&mut log).await {
+                Ok(snapshot) => attempt.try_out(snapshot, &mut log).await.map(|()| snapshot),
+                Err(unfinished) => Err(unfinished),
+            };
+            match built {
                 // The server stops, or the build was cancelled: that is not the build's failure.
                 Err(Unfinished::Transient(_)) if cancel.is_cancelled() => return,
                 Err(Unfinished::Transient(failure)) => {
@@ -270,7 +280,8 @@ impl Attempt<'_> {
             Begin::Snapshot(snapshot) => {
                 let row = self.builds.store.snapshot(&self.builds.store.operator(), *snapshot).await;
                 let row = row.map_err(|error| StepError::Transient(chain(&error)))?;
-                let row = row.filter(|row| row.project == self.scope.project());
+                let row = row
+                    .filter(|row| row.project == self.scope.project() || fleet.shares_project(row.project));
                 let row =
                     row.ok_or_else(|| StepError::Transient(format!("snapshot {snapshot} no longer exists")))?;
                 Some(fleet.base_of(&row, Some(false))?)
@@ -426,7 +437,7 @@ impl Attempt<'_> {
         Ok(row.id)
     }
 
-    async fn await_ready(
+    pub(crate) async fn await_ready(
         &self,
         place: &Workplace,
         ready: &str,

@@ -10,6 +10,7 @@ use coffer_core::mirrors::MirrorSettings;
 use coffer_template::{BaseOptions, NpmSource, Phase, Progress, Recipe, TemplateStore};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::catalogue::Operator;
 use crate::config::{self, Flags, Sources};
 use crate::printer;
 use crate::roots::extra_roots;
@@ -25,7 +26,7 @@ pub(crate) struct Template {
 
 #[derive(Debug, Subcommand)]
 enum TemplateVerb {
-    /// Build a template from the distribution's packages
+    /// Build a template: from the distribution's packages, or one of the catalogue by the running server
     Build(Build),
     /// List the templates that sandboxes can use
     List {
@@ -38,7 +39,7 @@ enum TemplateVerb {
 #[derive(Debug, Args)]
 struct Build {
     /// Names of templates
-    #[arg(required = true, value_name = "NAME", value_parser = Recipe::ALL.map(Recipe::name))]
+    #[arg(required = true, value_name = "NAME", value_parser = known_names())]
     names: Vec<String>,
     /// Build it even if a build exists
     #[arg(long)]
@@ -49,6 +50,9 @@ struct Build {
     /// The distribution's release to use instead of the host's own
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
+    /// The data directory of the server that builds templates of the catalogue, instead of the one in the settings
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// The mirrors of `up`, as JSON, instead of those in the settings
     #[arg(long, hide = true, value_name = "JSON")]
     mirrors: Option<String>,
@@ -76,11 +80,32 @@ impl Build {
             None => config::resolve(sources, &Flags::default())?.settings.mirrors,
         };
         let options = BaseOptions { mirror: self.mirror, suite: self.suite, npm: npm_source(&mirrors)? };
-        for recipe in self.names.iter().filter_map(|name| Recipe::of(name)) {
-            build(store, recipe, &options, self.force)?;
+        for name in &self.names {
+            if let Some(recipe) = Recipe::of(name) {
+                build(store, recipe, &options, self.force)?;
+                continue;
+            }
+            let data_dir = match &self.data_dir {
+                Some(dir) => dir.clone(),
+                None => config::resolve(sources, &Flags::default())?.settings.data_dir,
+            };
+            let server = Operator::of(&data_dir)?;
+            // The server has no right to bootstrap what the template starts from.
+            let source =
+                coffer_server::definition(name).and_then(|definition| Recipe::of(definition.source()));
+            if let Some(source) = source.filter(|source| store.get(source.name()).is_none()) {
+                build(store, source, &options, false)?;
+            }
+            server.build(name, self.force)?;
         }
         Ok(())
     }
+}
+
+/// Names that can be built.
+fn known_names() -> Vec<&'static str> {
+    let catalogue = coffer_server::definitions().iter().map(|definition| definition.name.as_str());
+    Recipe::ALL.iter().map(|recipe| recipe.name()).chain(catalogue).collect()
 }
 
 /// Where Node is downloaded from.

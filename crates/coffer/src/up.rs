@@ -317,8 +317,11 @@ impl Plan {
         }
         let store = TemplateStore::open(&self.settings().template.dir, coffer_node::layers_in_use).ok()?;
         let named = coffer_server::ImageNames(self.settings().images.clone()).templates();
+        // What the catalogue's templates start from; the server builds those itself.
+        let sources = self.settings().catalogue.sources();
         let wanted = Recipe::ALL.into_iter().filter(|recipe| {
-            let is_wanted = *recipe == Recipe::Base || named.contains(recipe.name());
+            let name = recipe.name();
+            let is_wanted = *recipe == Recipe::Base || named.contains(name) || sources.contains(name);
             is_wanted && !store.is_current(*recipe, &BaseOptions::default())
         });
         let wanted: Vec<&str> = wanted.map(Recipe::name).collect();
