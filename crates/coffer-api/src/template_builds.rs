@@ -151,13 +151,15 @@ fn plan(start: BuildStart) -> Result<BuildPlan, ApiError> {
             let kind: String = kind.chars().take(50).collect();
             ApiError::bad_request(format!("step {}: '{kind}' is not one of {}", index + 1, known.join(", ")))
         })?;
-        Ok(BuildStep { kind, args: args.unwrap_or_default(), files_hash, force: force.unwrap_or(false) })
+        let step = BuildStep::new(kind, args.unwrap_or_default());
+        Ok(BuildStep { files_hash, force: force.unwrap_or(false), ..step })
     });
     Ok(BuildPlan {
         source,
         steps: steps.collect::<Result<_, ApiError>>()?,
         start: (command.is_some() || ready.is_some()).then_some(StartCommand { command, ready }),
         force: start.force.unwrap_or(false),
+        platform: None,
     })
 }
 

@@ -24,6 +24,7 @@
 
 mod builds;
 mod catalogue;
+pub mod dockerfile;
 mod error;
 mod files;
 mod image;

@@ -52,6 +52,7 @@ impl Builds {
     ) -> Result<Found, NoBase> {
         match source {
             BuildSource::Template(name) => self.find_template(scope, name).await.map(Found::Here),
+            BuildSource::Archive(name) => Err(NoBase::Unknown(format!("archive '{name}' not found"))),
             BuildSource::Image(name) => match self.images.serve(name) {
                 Some(template) => {
                     let missing = |error| match error {

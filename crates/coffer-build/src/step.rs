@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use coffer_core::{BuildPlan, BuildSource, BuildStep, BuildStepKind};
 
 /// Most steps of a build.
-const MOST_STEPS: usize = 500;
+pub(crate) const MOST_STEPS: usize = 500;
 /// Most arguments of a step, and the longest one.
 const MOST_ARGS: usize = 512;
 const LONGEST_ARG: usize = 64 * 1024;
@@ -46,7 +46,7 @@ pub struct BadPlan {
 /// Checks everything about a plan that needs no sandbox.
 pub(crate) fn check(plan: &BuildPlan) -> Result<Vec<Step>, BadPlan> {
     let bad = |step: &str, message: String| BadPlan { message, step: step.to_string() };
-    let (BuildSource::Image(name) | BuildSource::Template(name)) = &plan.source;
+    let (BuildSource::Image(name) | BuildSource::Template(name) | BuildSource::Archive(name)) = &plan.source;
     if name.is_empty() || name.len() > 512 || name.chars().any(|letter| letter.is_control() || letter == ' ')
     {
         return Err(bad("base", "the name of the base is not usable".to_string()));
@@ -129,7 +129,7 @@ pub fn is_hash(text: &str) -> bool {
     text.len() == HASH_LENGTH && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn is_variable(name: &str) -> bool {
+pub(crate) fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.len() <= 256 && !name.contains(['=', '\0'])
 }
 
@@ -139,7 +139,8 @@ fn is_user(name: &str) -> bool {
     !name.is_empty() && name.len() <= 32 && !name.starts_with('-') && name.bytes().all(letters)
 }
 
-/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME-default}`; a backslash keeps a dollar sign.
+/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:+instead}`, also without the colon; a backslash keeps
+/// a dollar sign.
 pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -183,9 +184,11 @@ fn braced(inner: &str, variables: &BTreeMap<String, String>) -> String {
     let length = inner.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
     let (name, rest) = inner.split_at(length);
     let value = variables.get(name).cloned();
-    match (rest.strip_prefix(":-"), rest.strip_prefix('-')) {
-        (Some(default), _) => value.filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_string()),
-        (None, Some(default)) => value.unwrap_or_else(|| default.to_string()),
+    let (only_filled, operator) = rest.strip_prefix(':').map_or((false, rest), |rest| (true, rest));
+    let value = value.filter(|value| !(only_filled && value.is_empty()));
+    match (operator.strip_prefix('-'), operator.strip_prefix('+')) {
+        (Some(default), _) => value.unwrap_or_else(|| expand(default, variables)),
+        (None, Some(instead)) => value.map_or(String::new(), |_| expand(instead, variables)),
         (None, None) if rest.is_empty() => value.unwrap_or_default(),
         // Another operator of the shell: the text stays as it is.
         (None, None) => format!("${{{inner}}}"),
@@ -198,12 +201,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn step(kind: BuildStepKind, args: &[&str]) -> BuildStep {
-        BuildStep {
-            kind,
-            args: args.iter().map(ToString::to_string).collect(),
-            files_hash: Some("0".repeat(64)),
-            force: false,
-        }
+        let step = BuildStep::new(kind, args.iter().map(ToString::to_string).collect());
+        BuildStep { files_hash: Some("0".repeat(64)), ..step }
     }
 
     #[test]
@@ -233,6 +232,7 @@ mod tests {
             steps: vec![step(BuildStepKind::Run, &["true"]), bad],
             start: None,
             force: false,
+            platform: None,
         };
         for (kind, args, says) in [
             (BuildStepKind::Run, &[][..], "RUN needs a command"),
@@ -263,6 +263,8 @@ mod tests {
             ("a\\b", "a\\b"),
             ("$1 $ ${", "$1 $ ${"),
             ("${NONE:-d} ${E:-d} ${E-d}", "d d "),
+            ("${NONE:-$PATH} ${NONE:-\\$5}", "/bin $5"),
+            ("${PATH:+x} ${E:+x} ${E+x} ${NONE+x}", "x  x "),
             ("$NONE.", "."),
             ("${PATH%x}", "${PATH%x}"),
         ] {

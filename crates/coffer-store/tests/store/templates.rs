@@ -25,7 +25,8 @@ fn new(name: &str, tags: &[&str]) -> NewBuild {
 }
 
 fn plan() -> BuildPlan {
-    BuildPlan { source: BuildSource::Template("base".into()), steps: vec![], start: None, force: false }
+    let source = BuildSource::Template("base".into());
+    BuildPlan { source, steps: vec![], start: None, force: false, platform: None }
 }
 
 /// A snapshot of a build, ready to be used.
