@@ -8,7 +8,6 @@
 
 mod definition;
 mod keep;
-mod reader;
 mod smoke;
 
 use std::collections::{BTreeSet, HashSet};
