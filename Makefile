@@ -24,7 +24,7 @@ NO_BASE := echo "note: the template 'base' could not be built; 'host' stands in 
 LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
 LINTED := $(LINTS) $(CARGO)
 
-.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template catalogue catalogue-sizes setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -117,6 +117,14 @@ e2e: setup-test embedded
 	$(LINTED) build $(CI) --workspace --bin coffer --test coffer
 	@$(CI_COFFER) template build base || $(NO_BASE)
 	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/run
+
+# Builds every template of the catalogue, and tries what is inside.
+catalogue: setup-test build template
+	E2E_CATALOGUE=all e2e/run host -- -k catalogue
+
+# What each of them takes, on a server that runs (`make run`); the table in docs/templates.md.
+catalogue-sizes:
+	scripts/catalogue-sizes $(COFFER) $(DATA_DIR)
 
 # Stock Debian kernels in QEMU, with systemd. VM names some of the machines, VM_TESTS is for pytest, VM_WHOLE=1 runs
 # all tests that make sense there.

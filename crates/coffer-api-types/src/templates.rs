@@ -11,11 +11,12 @@ pub struct Template {
     /// The name of a template of the server; otherwise `tpl_` and letters.
     pub id: String,
     pub name: String,
-    /// `server` for those that all projects share, `project` for those that this project built.
+    /// `server` for those that were bootstrapped on the host, `catalogue` for those that come with the program as
+    /// definitions, both for all projects; `project` for those that this project built.
     #[schema(example = "project")]
     pub kind: String,
     /// `ready` if sandboxes can start from it, `building` if its first build is in progress, `error` if no build
-    /// succeeded, `not_built` if it is one of the server's that nobody has built yet.
+    /// succeeded, `not_built` if it is one of the catalogue's that nobody has built yet.
     #[schema(example = "ready")]
     pub state: String,
     /// What it is for.
@@ -52,7 +53,7 @@ pub struct Template {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct TemplateQuery {
-    /// Only `server` or `project`.
+    /// Only `server`, `catalogue` or `project`.
     pub kind: Option<String>,
     /// Only in this state: `ready`, `building`, `error` or `not_built`.
     pub state: Option<String>,
@@ -221,4 +222,53 @@ pub struct TemplateFiles {
     /// Names them in builds: the SHA-256 of the upload.
     pub hash: String,
     pub size_bytes: u64,
+}
+
+/// A template of the catalogue, for operators.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CatalogueTemplate {
+    pub name: String,
+    pub summary: String,
+    /// The template that it starts from.
+    pub from: String,
+    /// `ready`, `building`, `error` or `not_built`, as in the list of templates.
+    #[schema(example = "ready")]
+    pub state: String,
+    /// Whether the build that sandboxes use is of this program's definition.
+    pub is_current: bool,
+    /// The newest build, which may still run while an older one is used.
+    pub build: Option<CatalogueBuild>,
+}
+
+/// A build of a template of the catalogue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CatalogueBuild {
+    pub id: String,
+    /// `waiting`, `building`, `ready` or `error`.
+    pub state: String,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+    /// Why it failed.
+    pub failure: Option<String>,
+    /// The step that failed: a number from 1, `base`, `finalize` or `smoke`.
+    pub step: Option<String>,
+    /// Lines of its log, from the requested offset.
+    pub log: Vec<String>,
+}
+
+/// How a template of the catalogue is built.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CatalogueBuildRequest {
+    /// Builds it even if it is current, and uses no cached step.
+    pub force: bool,
+}
+
+/// Which part of a log to return.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct CatalogueLogQuery {
+    /// How many lines of the newest build's log to skip.
+    pub log_offset: Option<u32>,
 }

@@ -34,7 +34,7 @@ pub(crate) const fn status_of(code: Code) -> StatusCode {
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::BudgetExceeded => StatusCode::PAYMENT_REQUIRED,
         Code::Forbidden | Code::CommandRefused | Code::PermissionMissing => StatusCode::FORBIDDEN,
-        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::NotFound | Code::TemplateNotBuilt => StatusCode::NOT_FOUND,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
         Code::Conflict

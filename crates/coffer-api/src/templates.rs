@@ -16,7 +16,7 @@ use super::auth::{Caller, Read, Write};
 use super::body::Body;
 use super::error::ApiError;
 use super::template_builds::shown_id;
-use coffer_build::BuildError;
+use coffer_build::{BuildError, CatalogueEntry, CatalogueState};
 use coffer_core::Code;
 use coffer_core::clock::rfc3339;
 use coffer_fleet::FleetError;
@@ -61,9 +61,42 @@ pub(super) async fn list(
         envd_version: ENVD_VERSION.to_string(),
         build_status: "ready".to_string(),
     });
+    let catalogue = app.builds.catalogue().await?;
+    let catalogue = catalogue.iter().map(|entry| of_catalogue(&app, entry, &started));
     let own = app.store.templates(&caller.scope, None, MOST_LISTED).await.map_err(ApiError::store)?;
     let own = own.iter().map(|row| shown(&app, row));
-    Ok(Json(host.chain(own).collect()))
+    Ok(Json(host.chain(catalogue).chain(own).collect()))
+}
+
+/// A template of the catalogue. Its ids belong to a project that nobody sees, so its name is its id.
+fn of_catalogue(app: &App, entry: &CatalogueEntry, started: &str) -> Template {
+    let (definition, ready) = (entry.definition, entry.ready.as_ref());
+    let shown = ready.or(entry.newest.as_ref());
+    let at = |ms: Option<i64>| ms.map_or_else(|| started.to_string(), rfc3339);
+    Template {
+        template_id: definition.name.clone(),
+        build_id: shown.map_or_else(|| uuid::Uuid::nil().to_string(), |row| shown_id(row.id)),
+        cpu_count: definition.cpus.unwrap_or(app.limits.cpu_count),
+        memory_mb: definition.memory_mib.unwrap_or(app.limits.memory_mib),
+        disk_size_mb: app.limits.disk_mib,
+        public: true,
+        aliases: vec![definition.name.clone()],
+        names: vec![definition.name.clone()],
+        created_at: at(shown.map(|row| row.created_ms)),
+        updated_at: at(shown.map(|row| row.ended_ms.unwrap_or(row.created_ms))),
+        created_by: None,
+        last_spawned_at: None,
+        spawn_count: 0,
+        build_count: u32::from(ready.is_some()),
+        envd_version: ENVD_VERSION.to_string(),
+        build_status: match entry.state {
+            CatalogueState::NotBuilt => "waiting",
+            CatalogueState::Building => "building",
+            CatalogueState::Ready => "ready",
+            CatalogueState::Failed => "error",
+        }
+        .to_string(),
+    }
 }
 
 fn shown(app: &App, row: &TemplateRow) -> Template {
@@ -161,8 +194,12 @@ pub(super) async fn alias(
         return Ok(Json(TemplateAlias { template_id: tagged.template_id, public: false }));
     }
     let found = app.fleet.snapshot_called(&caller.scope, &reference).await;
-    let snapshot = found.map_err(|error| ApiError::fleet(error, ""))?.ok_or(unknown)?;
-    Ok(Json(TemplateAlias { template_id: snapshot.id.to_string(), public: false }))
+    if let Some(snapshot) = found.map_err(|error| ApiError::fleet(error, ""))? {
+        return Ok(Json(TemplateAlias { template_id: snapshot.id.to_string(), public: false }));
+    }
+    let shared = app.fleet.shared_called(&reference, Some(false)).await;
+    let shared = shared.map_err(|error| ApiError::fleet(error, ""))?.ok_or(unknown)?;
+    Ok(Json(TemplateAlias { template_id: shared.template_id, public: true }))
 }
 
 /// `DELETE /templates/{id}`, which SDKs also use to delete snapshots.
@@ -187,7 +224,7 @@ pub(super) async fn delete(
 /// Whether the name is that of a template, which a snapshot cannot have.
 pub(super) async fn is_template(app: &App, name: &str) -> Result<bool, ApiError> {
     let templates = app.fleet.templates().await.map_err(|error| ApiError::fleet(error, ""))?;
-    Ok(templates.iter().any(|template| template.name == name))
+    Ok(templates.iter().any(|template| template.name == name) || app.fleet.is_shared(name))
 }
 
 async fn known(app: &App, text: &str) -> Result<String, ApiError> {

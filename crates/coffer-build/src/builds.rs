@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::BuildError;
+use crate::catalogue::{Catalogue, CatalogueSettings, EmbeddedFile};
 use crate::files::{DiskRoom, Files, over};
 use crate::names::ImageNames;
 use crate::step;
@@ -130,6 +131,18 @@ impl Images {
     }
 }
 
+/// What a server builds with.
+#[derive(Debug)]
+pub struct BuildOptions {
+    pub settings: BuildSettings,
+    pub images: Images,
+    /// Whether the server's disk has room for uploads and layers.
+    pub room: DiskRoom,
+    pub catalogue: CatalogueSettings,
+    /// Files for definitions of the catalogue, in addition to this crate's own.
+    pub files: &'static [EmbeddedFile],
+}
+
 /// Whether files have to be uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
@@ -171,6 +184,7 @@ pub struct Builds {
     pub(crate) images: ImageNames,
     pub(crate) registry: Registry,
     pub(crate) blobs: Blobs,
+    pub(crate) catalogue: Catalogue,
     places: Shares<ProjectId>,
     uploads: Shares<ProjectId>,
     /// Builds that run or wait for a place.
@@ -187,11 +201,15 @@ impl Builds {
         exec: Exec,
         store: Store,
         dir: PathBuf,
-        (settings, images, room): (BuildSettings, Images, DiskRoom),
+        options: BuildOptions,
         pools: &PoolSettings,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
+        let BuildOptions { settings, images, room, catalogue, files } = options;
+        let catalogue = Catalogue::open(&store, catalogue, files).await?;
+        exec.fleet.share_templates(catalogue.shared());
         let builds = Arc::new(Self {
+            catalogue,
             fleet: exec.fleet.clone(),
             files: Files::new(dir, room),
             store,
@@ -210,11 +228,15 @@ impl Builds {
         if let Err(error) = builds.files.clear_drafts() {
             tracing::warn!("could not remove interrupted uploads: {error}");
         }
+        if let Err(error) = builds.end_outdated().await {
+            tracing::warn!("could not end builds of older definitions: {}", chain(&error));
+        }
         for build in builds.store.unfinished_builds(&builds.store.operator()).await? {
             tracing::info!("continuing build {} of template {}", build.row.id, build.row.template_name);
             builds.launch(build);
         }
         builds.tasks.spawn(builds.clone().keep_sweeping());
+        builds.tasks.spawn(builds.clone().keep_catalogue());
         Ok(builds)
     }
 
@@ -229,7 +251,7 @@ impl Builds {
     /// Records a build whose steps follow.
     pub async fn request(&self, scope: &ProjectScope, new: NewBuild) -> Result<BuildRow, BuildError> {
         if let Some(name) = &new.name
-            && self.is_of_the_host(name).await?
+            && (self.is_of_the_host(name).await? || self.is_of_the_catalogue(scope, name).await?)
         {
             return Err(BuildError::NameTaken(name.clone()));
         }
@@ -358,7 +380,7 @@ impl Builds {
 
     /// Deletes a template: its builds end, its name is free, its snapshots go. Sandboxes from it run on.
     pub async fn delete(&self, scope: &ProjectScope, id_or_name: &str) -> Result<(), BuildError> {
-        if self.is_of_the_host(id_or_name).await? {
+        if self.is_of_the_host(id_or_name).await? || self.is_of_the_catalogue(scope, id_or_name).await? {
             return Err(BuildError::HostTemplate(id_or_name.to_string()));
         }
         let missing = || BuildError::NotFound(id_or_name.to_string());
@@ -387,6 +409,12 @@ impl Builds {
     pub async fn is_of_the_host(&self, name: &str) -> Result<bool, BuildError> {
         let Ok(reference) = name.parse::<TemplateRef>() else { return Ok(false) };
         Ok(self.fleet.templates().await?.iter().any(|template| template.name == reference.name))
+    }
+
+    /// Whether a name is the catalogue's for this project: one that had a template of that name before the catalogue did
+    /// keeps it.
+    async fn is_of_the_catalogue(&self, scope: &ProjectScope, name: &str) -> Result<bool, BuildError> {
+        Ok(self.fleet.is_shared(name) && self.store.template(scope, name).await?.is_none())
     }
 
     /// Whether files are here, and a token to upload them.

@@ -18,6 +18,15 @@ pub enum BuildError {
     HostTemplate(String),
     #[error("the name '{0}' belongs to a template of the server")]
     NameTaken(String),
+    #[error("template '{0}' is not in the catalogue")]
+    NotInCatalogue(String),
+    /// The host has not built what it starts from.
+    #[error("template '{name}' starts from '{from}', which is not built on this host")]
+    NoSource { name: String, from: String },
+    #[error("template '{name}' needs the file '{file}', which is not part of this program")]
+    NotEmbedded { name: String, file: String },
+    #[error(transparent)]
+    BadDockerfile(#[from] BadDockerfile),
     #[error("this build was already started")]
     AlreadyStarted,
     #[error("{0} builds of the project run or wait already, the maximum")]
@@ -61,6 +70,14 @@ impl BuildError {
             Self::NotFound(_) => {
                 Refusal::new(Code::NotFound, text).hint("GET /api/v1/templates lists templates")
             }
+            Self::NotInCatalogue(_) => {
+                Refusal::new(Code::NotFound, text).hint("GET /api/v1/admin/catalogue lists it")
+            }
+            Self::NoSource { from, .. } => {
+                Refusal::conflict(text).hint(format!("run `coffer template build {from}` on the host"))
+            }
+            Self::NotEmbedded { .. } => Refusal::new(Code::NotSupported, text),
+            Self::BadDockerfile(_) => Refusal::new(Code::Invalid, text),
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),

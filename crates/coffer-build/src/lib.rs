@@ -10,6 +10,7 @@
 //!             ├──► key        which steps are cached
 //!             ├──► workplace  the sandbox: commands, files, snapshots
 //!             └──► log        what the client sees
+//! catalogue    templates that come with the program, built by the same
 //! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -22,6 +23,7 @@
 )]
 
 mod builds;
+mod catalogue;
 pub mod dockerfile;
 mod error;
 mod files;
@@ -39,7 +41,10 @@ mod step;
 mod sweep;
 mod workplace;
 
-pub use builds::{BuildSettings, Builds, Images, RegistrySettings, Submission, Upload};
+pub use builds::{BuildOptions, BuildSettings, Builds, Images, RegistrySettings, Submission, Upload};
+pub use catalogue::{
+    CatalogueEntry, CatalogueSettings, CatalogueState, Definition, EmbeddedFile, definition, definitions,
+};
 pub use error::BuildError;
 pub use files::DiskRoom;
 pub use names::ImageNames;

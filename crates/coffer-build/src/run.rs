@@ -41,6 +41,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// The names of the phases before and after the steps.
 const BASE: &str = "base";
 const FINALIZE: &str = "finalize";
+const SMOKE: &str = "smoke";
 
 /// Why a build did not reach its end.
 pub(crate) enum Unfinished {
@@ -82,6 +83,11 @@ pub(crate) fn at_base(error: StepError) -> Unfinished {
     at(BASE)(error)
 }
 
+/// The error of the phase after everything.
+pub(crate) fn at_smoke(error: StepError) -> Unfinished {
+    at(SMOKE)(error)
+}
+
 impl Builds {
     /// Runs a build until it is ready or has failed. Dropped when the server stops or the build is cancelled.
     pub(crate) async fn run(
@@ -106,7 +112,12 @@ impl Builds {
                 deadline,
             };
             // All of it: a registry may send a byte a minute, and an agentd may never answer.
-            let ran = tokio::time::timeout_at(deadline + grace, attempt.run(&mut log)).await;
+            let work = async {
+                let (snapshot, defaults) = attempt.run(&mut log).await?;
+                attempt.try_out(snapshot, &mut log).await?;
+                Ok((snapshot, defaults))
+            };
+            let ran = tokio::time::timeout_at(deadline + grace, work).await;
             match ran.unwrap_or_else(|_| Err(attempt.out_of_time())) {
                 // The server stops, or the build was cancelled: that is not the build's failure.
                 Err(Unfinished::Transient(_)) if cancel.is_cancelled() => return,
@@ -333,7 +344,8 @@ impl Attempt<'_> {
             Begin::Snapshot(snapshot) => {
                 let row = self.builds.store.snapshot(&self.builds.store.operator(), *snapshot).await;
                 let row = row.map_err(|error| StepError::Transient(chain(&error)))?;
-                let row = row.filter(|row| row.project == self.scope.project());
+                let row = row
+                    .filter(|row| row.project == self.scope.project() || fleet.shares_project(row.project));
                 let row =
                     row.ok_or_else(|| StepError::Transient(format!("snapshot {snapshot} no longer exists")))?;
                 Some(fleet.base_of(&row, Some(false))?)
@@ -501,7 +513,7 @@ impl Attempt<'_> {
         Ok(row.id)
     }
 
-    async fn await_ready(
+    pub(crate) async fn await_ready(
         &self,
         place: &Workplace,
         ready: &str,

@@ -80,7 +80,12 @@ impl Builds {
     }
 
     async fn find_template(&self, scope: &ProjectScope, name: &str) -> Result<Base, NoBase> {
-        let unknown = || NoBase::Unknown(format!("template '{name}' not found"));
+        let unknown = || match self.fleet.is_shared(name) {
+            true => NoBase::Unknown(format!(
+                "template '{name}' of the catalogue is not built yet; hint: coffer template build {name}"
+            )),
+            false => NoBase::Unknown(format!("template '{name}' not found")),
+        };
         let reference: TemplateRef = name.parse().map_err(|_| unknown())?;
         let plain =
             reference.namespace.is_none() && reference.tag.as_deref().is_none_or(|tag| tag == "default");
@@ -92,11 +97,8 @@ impl Builds {
                 note: format!("template '{}' of the server, build {}", host.name, host.build),
             });
         }
-        let snapshot = match self.fleet.template_called(scope, &reference, Some(false)).await? {
-            Some(base) => Some(base.origin.snapshot),
-            None => self.fleet.snapshot_called(scope, &reference).await?.map(|row| row.id),
-        };
-        let snapshot = snapshot.ok_or_else(unknown)?;
+        let base = self.fleet.base_called(scope, &reference, Some(false)).await?;
+        let snapshot = base.ok_or_else(unknown)?.origin.snapshot;
         Ok(Base {
             begin: Begin::Snapshot(snapshot),
             identity: format!("snapshot/{snapshot}"),

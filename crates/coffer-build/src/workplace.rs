@@ -26,6 +26,8 @@ use crate::step::{TooLong, expand};
 const PIECE: usize = 1 << 18;
 /// Lines of a failed command that its error repeats.
 const TAIL: usize = 20;
+/// Output of a command that is read as a whole.
+const MOST_OUTPUT: usize = 16 * 1024;
 
 /// The default search path of commands, which `$PATH` in a value means if no step set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -207,6 +209,14 @@ impl Workplace {
     pub(crate) async fn succeeds(&self, line: &str, timeout: Duration) -> Result<bool, StepError> {
         let result = self.exec.run(&self.record, self.shell(line, Some(timeout)), None).await?;
         Ok(result.succeeded())
+    }
+
+    /// Whether a shell line succeeds, and what it prints, errors last.
+    pub(crate) async fn output(&self, line: &str, timeout: Duration) -> Result<(bool, String), StepError> {
+        let command = Command { most: MOST_OUTPUT, ..self.shell(line, Some(timeout)) };
+        let result = self.exec.run(&self.record, command, None).await?;
+        let printed = format!("{}{}", String::from_utf8_lossy(&result.stdout), result.stderr);
+        Ok((result.succeeded(), printed))
     }
 
     /// The exit code of a launched line, if it failed.

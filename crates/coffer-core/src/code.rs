@@ -40,6 +40,8 @@ pub enum Code {
     CommandRefused,
     /// The thing does not exist, or belongs to another project.
     NotFound,
+    /// The template is in the catalogue and not built yet; an operator builds it.
+    TemplateNotBuilt,
     /// The path exists, but not with this method.
     MethodNotAllowed,
     /// The request did not arrive in time.

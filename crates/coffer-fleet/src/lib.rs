@@ -29,8 +29,8 @@ pub mod usage;
 
 pub use fleet::{
     Books, Boot, Busy, Connected, CreateSpec, DEFAULT_TAG, DEFAULT_TEMPLATE, Fleet, FleetError, ForkSpec,
-    Forked, IfSilent, MemoryWish, MountWish, OpenVolume, Record, SecretUse, SnapshotSpec, Step, describe,
-    secret_variables,
+    Forked, IfSilent, MemoryWish, MountWish, OpenVolume, Record, SecretUse, SharedTemplates, SnapshotSpec,
+    Step, describe, secret_variables,
 };
 pub use follow::Follower;
 pub use guarded_engine::{GuardedEngine, HostFailures};

@@ -22,7 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use coffer_api::UiFile;
-pub use coffer_build::{BuildSettings, ImageNames, RegistrySettings};
+pub use coffer_build::{
+    BuildSettings, CatalogueSettings, EmbeddedFile, ImageNames, RegistrySettings, definition, definitions,
+};
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
 use coffer_fleet::exec::Exec;
@@ -72,6 +74,9 @@ pub struct ServerConfig {
     pub webhooks: WebhookSettings,
     pub artifacts: ArtifactSettings,
     pub builds: BuildSettings,
+    pub catalogue: CatalogueSettings,
+    /// Files that definitions of the catalogue copy, in addition to their own.
+    pub catalogue_files: &'static [EmbeddedFile],
     /// Images that templates serve.
     pub images: ImageNames,
     pub registries: RegistrySettings,
@@ -114,6 +119,8 @@ impl Default for ServerConfig {
             webhooks: WebhookSettings::default(),
             artifacts: ArtifactSettings::default(),
             builds: BuildSettings::default(),
+            catalogue: CatalogueSettings::default(),
+            catalogue_files: &[],
             images: ImageNames::default(),
             registries: RegistrySettings::default(),
             forge: ForgeSettings::default(),
@@ -277,7 +284,13 @@ pub async fn serve(
         exec.clone(),
         store.clone(),
         config.server_dir.join("template-files"),
-        (config.builds, images, room),
+        coffer_build::BuildOptions {
+            settings: config.builds,
+            images,
+            room,
+            catalogue: config.catalogue.clone(),
+            files: config.catalogue_files,
+        },
         &pools,
         stop.child_token(),
     );

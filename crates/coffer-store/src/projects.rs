@@ -10,6 +10,10 @@ use crate::select::Select;
 use crate::{Operator, Scope, Store, StoreError, now_ms};
 
 const DEFAULT_PROJECT: &str = "default";
+/// Begins with a space, which names that clients choose cannot.
+const CATALOGUE_PROJECT: &str = " catalogue";
+/// The quota of the installation's own work.
+const PLENTY: i64 = 1 << 40;
 const READ: &str = "read projects";
 
 /// A project.
@@ -65,7 +69,39 @@ impl Store {
         id(&row, "id")
     }
 
-    /// The project of that id, if the scope sees it.
+    /// The hidden project that owns the catalogue's templates on this installation; created at first use. Each
+    /// installation of a shared database has its own, because only its host has the files.
+    pub async fn ensure_catalogue_project(&self, _: &Operator) -> Result<ProjectId, StoreError> {
+        const DOING: &str = "create the project of the catalogue";
+        let name = match self.installation() {
+            Some(installation) => format!("{CATALOGUE_PROJECT} {installation}"),
+            None => CATALOGUE_PROJECT.to_string(),
+        };
+        let ensure = self.database().write(DOING, move |connection| {
+            Box::pin(async move {
+                // Its quotas are set, so that the defaults for projects of clients do not bind it.
+                sqlx::query(
+                    "INSERT INTO projects (id, name, created_ms, is_hidden, most_sandboxes, most_cpus, most_memory_mib,
+                         most_disk_mib, most_forks, most_storage_mib)
+                     VALUES ($1, $2, $3, 1, $4, $4, $4, $4, $4, $4) ON CONFLICT (name) DO NOTHING",
+                )
+                .bind(ProjectId::generate())
+                .bind(name.clone())
+                .bind(now_ms())
+                .bind(PLENTY)
+                .execute(&mut *connection)
+                .await
+                .doing(DOING)?;
+                let row = sqlx::query("SELECT id FROM projects WHERE name = $1 AND is_hidden = 1");
+                id(&row.bind(name).fetch_one(connection).await.doing(DOING)?, "id")
+            })
+        });
+        let project = ensure.await?;
+        self.vault().ready(self.database(), project).await?;
+        Ok(project)
+    }
+
+    /// The project of that id, if the scope sees it and it is not hidden.
     pub async fn project(
         &self,
         scope: &impl Scope,
@@ -74,12 +110,26 @@ impl Store {
         Select::new(COLUMNS, "projects")
             .filter("id = ?", project)
             .filter_if("id = ?", scope.only())
-            .filter_by("removed_ms IS NULL")
+            .filter_by("removed_ms IS NULL AND is_hidden = 0")
             .one(self.database(), READ, read)
             .await
     }
 
-    /// Projects after `after`, oldest first.
+    /// Projects after `after` that are not hidden, oldest first: for people.
+    pub async fn listed_projects(
+        &self,
+        _: &Operator,
+        after: Option<ProjectId>,
+        limit: u32,
+    ) -> Result<Vec<Project>, StoreError> {
+        Select::new(COLUMNS, "projects")
+            .filter_by("removed_ms IS NULL AND is_hidden = 0")
+            .oldest_first("id", after, limit)
+            .all(self.database(), READ, read)
+            .await
+    }
+
+    /// All projects after `after`, oldest first: for the server's own work.
     pub async fn projects(
         &self,
         _: &Operator,

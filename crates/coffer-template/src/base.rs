@@ -10,14 +10,14 @@ use sha2::{Digest as _, Sha256};
 use super::bootstrap::{LEFT_OUT, Run, Tool};
 use super::finish::{CHECK, FEW_CHECK, TEXTS, finish};
 use super::manifest::Manifest;
+use super::node::{self, NoNode, NpmSource};
 use super::progress::{Phase, Progress, Reader};
 use super::sources::{self, Plan, SourcesError};
 use super::store::Keep;
 use super::tree::Tree;
 use super::{BASE, BuildError, LayerSpec, OverlaySpec, Template, TemplateStore};
 
-/// Packages in addition to the essential ones. Without recommendations: npm alone depends on some three
-/// hundred packages, half of the whole.
+/// Packages in addition to the essential ones, without recommendations.
 const PACKAGES: &[&str] = &[
     "attr",
     "bash",
@@ -36,8 +36,6 @@ const PACKAGES: &[&str] = &[
     "mount",
     "nano",
     "netcat-openbsd",
-    "nodejs",
-    "npm",
     "openssh-client",
     "procps",
     "psmisc",
@@ -57,6 +55,9 @@ const PACKAGES: &[&str] = &[
     "xz-utils",
     "zip",
 ];
+
+/// The distribution's Node, for when the wanted one cannot be had. npm alone depends on some three hundred packages.
+const NODE_PACKAGES: &[&str] = &["nodejs", "npm"];
 
 /// What `debian-12` and `debian-13` have beyond the essential packages: as little as the images of those names, and
 /// what ready checks and E2B's clients call.
@@ -137,13 +138,19 @@ pub struct BaseOptions {
     pub mirror: Option<String>,
     /// A release instead of the host's own.
     pub suite: Option<String>,
+    /// Where `base` gets Node.
+    pub npm: NpmSource,
 }
+
+/// The end of the fingerprint of a `base` with the distribution's Node.
+const OTHER_NODE: &str = " distribution-node";
 
 /// Everything that decides the result of a build, apart from the mirror's state: compared to see whether a
 /// build is stale.
 fn fingerprint(recipe: Recipe, suite: &str) -> String {
     let mut hash = Sha256::new();
-    let lists = [recipe.packages(), &LEFT_OUT, &TEXTS, &[recipe.check()]];
+    let pins = if recipe == Recipe::Base { node::pins() } else { Vec::new() };
+    let lists = [recipe.packages(), &LEFT_OUT, &TEXTS, &[recipe.check()], &pins];
     for part in lists.into_iter().flatten() {
         hash.update(part);
         hash.update([0]);
@@ -177,16 +184,26 @@ impl TemplateStore {
     }
 
     /// Whether the template exists and is what [`bootstrap`](Self::bootstrap) would build: the recipe and the
-    /// release have not changed since. A build that could not be repeated counts as current.
+    /// release have not changed since. A build that could not be repeated counts as current, and so does one with
+    /// the distribution's Node: each start would build it again while there is no network.
     pub fn is_current(&self, recipe: Recipe, options: &BaseOptions) -> bool {
         is_current(self, recipe, options)
+    }
+
+    /// Whether the newest build has the distribution's Node, because the wanted one could not be downloaded.
+    pub fn lacks_node(&self, recipe: Recipe) -> bool {
+        let newest = self.newest(recipe.name());
+        newest
+            .is_some_and(|(manifest, _)| manifest.fingerprint.is_some_and(|text| text.ends_with(OTHER_NODE)))
     }
 }
 
 fn is_current(store: &TemplateStore, recipe: Recipe, options: &BaseOptions) -> bool {
     let Some((manifest, _)) = store.newest(recipe.name()) else { return false };
     match plan(recipe, options, Some(&manifest)) {
-        Ok((plan, _)) => manifest.fingerprint == Some(fingerprint(recipe, &plan.suite)),
+        Ok((plan, _)) => manifest.fingerprint.is_some_and(|found| {
+            found.strip_suffix(OTHER_NODE).unwrap_or(&found) == fingerprint(recipe, &plan.suite)
+        }),
         Err(_) => true,
     }
 }
@@ -204,7 +221,7 @@ fn build(
     let name = recipe.name();
     let before = store.newest(name).map(|(manifest, _)| manifest);
     let (plan, suite) = plan(recipe, options, before.as_ref())?;
-    let fingerprint = Some(fingerprint(recipe, &plan.suite));
+    let mut fingerprint = Some(fingerprint(recipe, &plan.suite));
     check_space(store.directory())?;
 
     let mut waited = false;
@@ -224,6 +241,16 @@ fn build(
     let tree = Tree::at(draft.directory().join("rootfs"));
     let scratch = make_scratch(draft.directory())?;
     let log_path = store.log_path(name);
+    let node = match recipe {
+        Recipe::Base => Some(node::download(&options.npm, &scratch, progress)),
+        Recipe::Debian12 | Recipe::Debian13 => None,
+    };
+    let mut packages = recipe.packages().to_vec();
+    if let Some(Err(why)) = &node {
+        tracing::warn!("{}", without_node(why));
+        packages.extend(NODE_PACKAGES);
+        fingerprint = fingerprint.map(|text| text + OTHER_NODE);
+    }
     progress(Progress::at(Phase::Index));
     let mut run = Run {
         tree: &tree,
@@ -234,9 +261,15 @@ fn build(
         progress,
         reader: Reader::new(),
     };
-    run.lay(tool, &plan, recipe.packages())?;
+    run.lay(tool, &plan, &packages)?;
     (run.progress)(Progress::at(Phase::Finish));
-    let notes = finish(&mut run, &plan, recipe.check())?;
+    if let Some(Ok(node)) = &node {
+        node.install(&tree)?;
+    }
+    let mut notes = finish(&mut run, &plan, recipe.check())?;
+    if let Some(Err(why)) = &node {
+        notes.insert(0, without_node(why));
+    }
     drop(run);
     fs::remove_dir_all(&scratch).map_err(BuildError::file("remove", &scratch))?;
 
@@ -249,6 +282,13 @@ fn build(
     let template = draft.publish(manifest, Keep::AcrossReboots)?;
     progress(Progress { phase: Phase::Finish, done: 1, total: 1 });
     Ok(template)
+}
+
+/// The note of a `base` with the distribution's Node.
+fn without_node(why: &NoNode) -> String {
+    format!(
+        "Node 22 is missing and the distribution's Node stands in: {why}; `coffer template build base` tries again"
+    )
 }
 
 fn make_scratch(draft: &Path) -> Result<PathBuf, BuildError> {
@@ -288,7 +328,11 @@ mod tests {
     }
 
     fn asking(suite: &str) -> BaseOptions {
-        BaseOptions { mirror: Some("http://mirror.test/debian".into()), suite: Some(suite.into()) }
+        BaseOptions {
+            mirror: Some("http://mirror.test/debian".into()),
+            suite: Some(suite.into()),
+            ..BaseOptions::default()
+        }
     }
 
     #[test]
@@ -309,9 +353,18 @@ mod tests {
     }
 
     #[test]
+    fn a_build_with_another_node_is_current_and_known() {
+        let other = format!("{}{OTHER_NODE}", fingerprint(Recipe::Base, "bookworm"));
+        let (_home, store) = store_with_base(Some(other), None);
+        assert!(store.is_current(Recipe::Base, &asking("bookworm")) && store.lacks_node(Recipe::Base));
+        let (_home, store) = store_with_base(Some(fingerprint(Recipe::Base, "bookworm")), None);
+        assert!(!store.lacks_node(Recipe::Base));
+    }
+
+    #[test]
     fn a_release_that_was_asked_for_is_kept() {
         let (_home, store) = store_with_base(Some(fingerprint(Recipe::Base, "trixie")), Some("trixie"));
-        let unasked = BaseOptions { mirror: asking("").mirror, suite: None };
+        let unasked = BaseOptions { suite: None, ..asking("") };
         assert!(store.is_current(Recipe::Base, &unasked));
         assert!(!store.is_current(Recipe::Base, &asking("bookworm")));
     }

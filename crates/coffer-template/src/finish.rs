@@ -28,7 +28,7 @@ const LOCALE: &str = "localedef --add-to-archive /usr/lib/locale/C.utf8";
 pub(super) const CHECK: &str = r#"
 . /etc/os-release; echo "$PRETTY_NAME"
 echo "python $(python --version | cut -d' ' -f2), pip $(pip --version | cut -d' ' -f2)"
-echo "node $(node --version), npm $(npm --version)"
+echo "node $(node --version), npm $(npm --version)"; npx --version >/dev/null
 git --version; test -x "$(git --exec-path)/git-daemon"
 sudo -V 2>/dev/null | head -n 1
 gcc -dumpfullversion | sed 's/^/gcc /'

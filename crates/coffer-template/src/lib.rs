@@ -36,6 +36,7 @@ mod host;
 mod host_frame;
 mod host_root;
 mod manifest;
+mod node;
 mod progress;
 mod prune;
 mod scratch;
@@ -51,6 +52,7 @@ use serde::{Deserialize, Serialize};
 
 pub use base::{BaseOptions, Recipe};
 pub use error::BuildError;
+pub use node::NpmSource;
 pub use progress::{Phase, Progress};
 pub use sources::SourcesError;
 pub use store::{LayersOf, TemplateStore};

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Phase {
     /// Another process builds the same template.
     Waiting,
+    /// Node, which no distribution has in the version that is wanted.
+    Node,
     Index,
     Essential,
     Download,
@@ -18,8 +20,9 @@ impl Phase {
     /// The measured share of the whole at which this phase begins.
     fn begins_at(self) -> f64 {
         match self {
-            Self::Waiting | Self::Index => 0.0,
-            Self::Essential => 0.03,
+            Self::Waiting | Self::Node => 0.0,
+            Self::Index => 0.05,
+            Self::Essential => 0.08,
             Self::Download => 0.26,
             Self::Install => 0.45,
             Self::Finish => 0.97,
@@ -29,6 +32,7 @@ impl Phase {
     fn ends_at(self) -> f64 {
         match self {
             Self::Waiting => 0.0,
+            Self::Node => Self::Index.begins_at(),
             Self::Index => Self::Essential.begins_at(),
             Self::Essential => Self::Download.begins_at(),
             Self::Download => Self::Install.begins_at(),
@@ -42,6 +46,7 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Waiting => "waiting for another build",
+            Self::Node => "downloading Node",
             Self::Index => "reading the package index",
             Self::Essential => "laying the essential packages",
             Self::Download => "downloading packages",

@@ -49,6 +49,30 @@ impl Tree {
         write().map_err(BuildError::file("write", &path))
     }
 
+    /// Makes missing directories of a path.
+    pub(super) fn directories(&self, path: &str, mode: u32) -> Result<(), BuildError> {
+        let mut made = String::new();
+        for part in path.split('/') {
+            made = if made.is_empty() { part.to_string() } else { format!("{made}/{part}") };
+            if !self.path(&made).is_dir() {
+                self.directory(&made, mode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a file from a stream.
+    pub(super) fn stream(&self, path: &str, mode: u32, from: &mut impl io::Read) -> Result<(), BuildError> {
+        let path = self.path(path);
+        let mut write = || {
+            remove(&path)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
+            io::copy(from, &mut file)?;
+            file.set_permissions(Permissions::from_mode(mode))
+        };
+        write().map_err(BuildError::file("write", &path))
+    }
+
     pub(super) fn link(&self, path: &str, target: impl AsRef<Path>) -> Result<(), BuildError> {
         let path = self.path(path);
         remove(&path).and_then(|()| symlink(target, &path)).map_err(BuildError::file("link", &path))

@@ -12,6 +12,7 @@
     )
 )]
 
+mod catalogue;
 mod config;
 mod data_dir;
 mod doctor;

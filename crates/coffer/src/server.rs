@@ -155,6 +155,7 @@ impl Server {
             webhooks: settings.webhooks,
             artifacts: settings.artifacts,
             builds: settings.builds,
+            catalogue: settings.catalogue,
             images: coffer_server::ImageNames(settings.images),
             registries: settings.registries,
             forge: settings.forge,

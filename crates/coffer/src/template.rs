@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use coffer_template::{BaseOptions, Phase, Progress, Recipe, TemplateStore};
+use coffer_core::mirrors::MirrorSettings;
+use coffer_template::{BaseOptions, NpmSource, Phase, Progress, Recipe, TemplateStore};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::catalogue::Operator;
 use crate::config::{self, Flags, Sources};
 use crate::printer;
+use crate::roots::extra_roots;
 
 #[derive(Debug, Args)]
 pub(crate) struct Template {
@@ -23,7 +26,7 @@ pub(crate) struct Template {
 
 #[derive(Debug, Subcommand)]
 enum TemplateVerb {
-    /// Build a template from the distribution's packages
+    /// Build a template: from the distribution's packages, or one of the catalogue by the running server
     Build(Build),
     /// List the templates that sandboxes can use
     List {
@@ -36,7 +39,7 @@ enum TemplateVerb {
 #[derive(Debug, Args)]
 struct Build {
     /// Names of templates
-    #[arg(required = true, value_name = "NAME", value_parser = Recipe::ALL.map(Recipe::name))]
+    #[arg(required = true, value_name = "NAME", value_parser = known_names())]
     names: Vec<String>,
     /// Build it even if a build exists
     #[arg(long)]
@@ -47,6 +50,12 @@ struct Build {
     /// The distribution's release to use instead of the host's own
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
+    /// The data directory of the server that builds templates of the catalogue, instead of the one in the settings
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// The mirrors of `up`, as JSON, instead of those in the settings
+    #[arg(long, hide = true, value_name = "JSON")]
+    mirrors: Option<String>,
 }
 
 impl Template {
@@ -58,31 +67,65 @@ impl Template {
         let store = TemplateStore::open(&dir, coffer_node::layers_in_use)
             .with_context(|| format!("could not open the templates in `{}`", dir.display()))?;
         match self.verb {
-            TemplateVerb::Build(build) => build.run(&store),
+            TemplateVerb::Build(build) => build.run(&store, sources),
             TemplateVerb::List { json } => list(&store, json),
         }
     }
 }
 
 impl Build {
-    fn run(self, store: &TemplateStore) -> anyhow::Result<()> {
-        let options = BaseOptions { mirror: self.mirror, suite: self.suite };
-        for recipe in self.names.iter().filter_map(|name| Recipe::of(name)) {
-            build(store, recipe, &options, self.force)?;
+    fn run(self, store: &TemplateStore, sources: &Sources) -> anyhow::Result<()> {
+        let mirrors = match &self.mirrors {
+            Some(text) => serde_json::from_str(text).context("--mirrors is not what `up` writes")?,
+            None => config::resolve(sources, &Flags::default())?.settings.mirrors,
+        };
+        let options = BaseOptions { mirror: self.mirror, suite: self.suite, npm: npm_source(&mirrors)? };
+        for name in &self.names {
+            if let Some(recipe) = Recipe::of(name) {
+                build(store, recipe, &options, self.force)?;
+                continue;
+            }
+            let data_dir = match &self.data_dir {
+                Some(dir) => dir.clone(),
+                None => config::resolve(sources, &Flags::default())?.settings.data_dir,
+            };
+            let server = Operator::of(&data_dir)?;
+            // The server has no right to bootstrap what the template starts from.
+            let source =
+                coffer_server::definition(name).and_then(|definition| Recipe::of(definition.source()));
+            if let Some(source) = source.filter(|source| store.get(source.name()).is_none()) {
+                build(store, source, &options, false)?;
+            }
+            server.build(name, self.force)?;
         }
         Ok(())
     }
+}
+
+/// Names that can be built.
+fn known_names() -> Vec<&'static str> {
+    let catalogue = coffer_server::definitions().iter().map(|definition| definition.name.as_str());
+    Recipe::ALL.iter().map(|recipe| recipe.name()).chain(catalogue).collect()
+}
+
+/// Where Node is downloaded from.
+fn npm_source(mirrors: &MirrorSettings) -> anyhow::Result<NpmSource> {
+    let registry = mirrors.npm.clone().filter(|url| !url.is_empty());
+    Ok(NpmSource { registry, extra_roots: mirrors.ca.as_deref().map(extra_roots).transpose()? })
 }
 
 fn build(store: &TemplateStore, recipe: Recipe, options: &BaseOptions, force: bool) -> anyhow::Result<()> {
     let name = recipe.name();
     if !force && let Some(template) = store.get(name) {
         let build = template.info.build;
-        if store.is_current(recipe, options) {
+        if store.lacks_node(recipe) {
+            printer::line(format_args!("template {name} ({build}) lacks Node 22, trying again"));
+        } else if store.is_current(recipe, options) {
             printer::line(format_args!("template {name} is built already ({build})"));
             return Ok(());
+        } else {
+            printer::line(format_args!("template {name} ({build}) is of another recipe or release"));
         }
-        printer::line(format_args!("template {name} ({build}) is of another recipe or release"));
     }
     let since = Instant::now();
     let mut show = Show::new();
@@ -93,7 +136,11 @@ fn build(store: &TemplateStore, recipe: Recipe, options: &BaseOptions, force: bo
         None => anyhow::Error::from(error),
     })?;
     let took = since.elapsed().as_secs();
-    printer::line(format_args!("built template {name} ({}) in {took} s", template.info.build));
+    let size = template.size_bytes / 1_000_000;
+    printer::line(format_args!("built template {name} ({}, {size} MB) in {took} s", template.info.build));
+    for note in &template.notes {
+        printer::line(format_args!("  {note}"));
+    }
     Ok(())
 }
 

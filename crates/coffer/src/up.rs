@@ -327,8 +327,11 @@ impl Plan {
         }
         let store = TemplateStore::open(&self.settings().template.dir, coffer_node::layers_in_use).ok()?;
         let named = coffer_server::ImageNames(self.settings().images.clone()).templates();
+        // What the catalogue's templates start from; the server builds those itself.
+        let sources = self.settings().catalogue.sources();
         let wanted = Recipe::ALL.into_iter().filter(|recipe| {
-            let is_wanted = *recipe == Recipe::Base || named.contains(recipe.name());
+            let name = recipe.name();
+            let is_wanted = *recipe == Recipe::Base || named.contains(name) || sources.contains(name);
             is_wanted && !store.is_current(*recipe, &BaseOptions::default())
         });
         let wanted: Vec<&str> = wanted.map(Recipe::name).collect();
@@ -344,6 +347,8 @@ impl Plan {
         let mut arguments = vec!["build".to_string()];
         arguments.extend(wanted.into_iter().map(String::from));
         arguments.push(flag("template-dir", &self.settings().template.dir));
+        let mirrors = serde_json::to_string(&self.settings().mirrors).expect("plain text");
+        arguments.push(format!("--mirrors={mirrors}"));
         Part::start("template", arguments, children).inspect_err(|error| tracing::warn!("{error:#}")).ok()
     }
 }

@@ -6,6 +6,7 @@ mod audit;
 mod board;
 mod bounds;
 mod budgets;
+mod catalogue;
 mod competitions;
 mod connections;
 mod describe;
@@ -99,6 +100,9 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(templates::cancel_build))
         .routes(routes!(templates::build_log))
         .routes(routes!(templates::follow_build))
+        .routes(routes!(catalogue::list))
+        .routes(routes!(catalogue::detail))
+        .routes(routes!(catalogue::build))
         .routes(routes!(snapshots::create))
         .routes(routes!(snapshots::list))
         .routes(routes!(snapshots::detail, snapshots::remove))

@@ -117,7 +117,7 @@ pub(super) async fn list(
     Query(page): Query<PageQuery>,
 ) -> Result<Json<Page<Project>>, ApiError> {
     let part = Part::of(page)?;
-    let projects = app.store.projects(&caller.operator, part.after, part.to_fetch()).await;
+    let projects = app.store.listed_projects(&caller.operator, part.after, part.to_fetch()).await;
     Ok(Json(part.page(projects.map_err(ApiError::store)?, |project| project.id.to_string(), shown)))
 }
 

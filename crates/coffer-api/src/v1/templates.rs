@@ -1,4 +1,4 @@
-//! Templates: the server's, and those that projects build.
+//! Templates: the server's, those of the catalogue, and those that projects build.
 
 mod builds;
 mod files;
@@ -21,13 +21,14 @@ use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::templates::{Template, TemplateQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
-use coffer_build::BuildError;
+use coffer_build::{BuildError, CatalogueEntry};
 
 pub(super) use builds::*;
 pub(super) use files::*;
 pub(super) use request::*;
 
 const SERVER: &str = "server";
+const CATALOGUE: &str = "catalogue";
 const PROJECT: &str = "project";
 const LONGEST_SEARCH: usize = 256;
 
@@ -103,12 +104,10 @@ pub(super) async fn list(
     Query(query): Query<TemplateQuery>,
 ) -> Result<Json<Page<Template>>, ApiError> {
     let part: Part<String> = Part::of(page)?;
-    let (servers, own) = match query.kind.as_deref() {
-        None => (true, true),
-        Some(SERVER) => (true, false),
-        Some(PROJECT) => (false, true),
-        Some(_) => return Err(ApiError::invalid("kind", format!("must be {SERVER} or {PROJECT}"))),
-    };
+    let kind = query.kind.as_deref();
+    if kind.is_some_and(|kind| ![SERVER, CATALOGUE, PROJECT].contains(&kind)) {
+        return Err(ApiError::invalid("kind", format!("must be {SERVER}, {CATALOGUE} or {PROJECT}")));
+    }
     let state = query.state.as_deref();
     let known = state.is_none_or(|state| state == NOT_BUILT || TemplateState::parse(state).is_some());
     if !known {
@@ -119,18 +118,19 @@ pub(super) async fn list(
         return Err(ApiError::invalid("search", format!("may have at most {LONGEST_SEARCH} bytes")));
     }
     let mut found: Vec<Template> = Vec::new();
-    if servers {
+    if kind != Some(PROJECT) {
         let wanted = |template: &Template| {
-            part.after.as_ref().is_none_or(|after| template.name > *after)
+            kind.is_none_or(|kind| template.kind == kind)
+                && part.after.as_ref().is_none_or(|after| template.name > *after)
                 && state.is_none_or(|state| template.state == state)
                 && search.as_ref().is_none_or(|search| {
                     let summary = template.summary.as_deref().unwrap_or_default();
                     format!("{} {summary}", template.name).to_lowercase().contains(search)
                 })
         };
-        found.extend(of_the_server(&app).await?.into_iter().filter(wanted));
+        found.extend(shared(&app).await?.into_iter().filter(wanted));
     }
-    if own && state != Some(NOT_BUILT) {
+    if kind.is_none_or(|kind| kind == PROJECT) && state != Some(NOT_BUILT) {
         let filter = TemplateFilter {
             only: None,
             state: state.and_then(TemplateState::parse),
@@ -146,12 +146,44 @@ pub(super) async fn list(
     Ok(Json(part.page(found, |template| template.name.clone(), |template| template)))
 }
 
-/// The state of a template of the server that nobody has built yet.
-const NOT_BUILT: &str = "not_built";
+/// The state of a template of the catalogue that nobody has built yet.
+pub(super) const NOT_BUILT: &str = "not_built";
 
-async fn of_the_server(app: &App) -> Result<Vec<Template>, ApiError> {
+/// Templates that all projects share.
+async fn shared(app: &App) -> Result<Vec<Template>, ApiError> {
     let known = app.fleet.templates().await.map_err(|error| ApiError::fleet(error, ""))?;
-    Ok(known.iter().map(|template| of_server(app, template)).collect())
+    let catalogue = app.builds.catalogue().await?;
+    let servers = known.iter().map(|template| of_server(app, template));
+    Ok(servers.chain(catalogue.into_iter().map(|entry| of_catalogue(app, entry))).collect())
+}
+
+/// A template of the catalogue, built or not.
+fn of_catalogue(app: &App, entry: CatalogueEntry) -> Template {
+    let ready = entry.ready.as_ref();
+    let definition = &entry.definition;
+    Template {
+        id: definition.name.clone(),
+        name: definition.name.clone(),
+        kind: CATALOGUE.to_string(),
+        state: super::catalogue::state_of(&entry).to_string(),
+        summary: Some(definition.summary.clone()),
+        build: ready.map(|row| crate::template_builds::shown_id(row.id)),
+        is_default: definition.name == app.default_template,
+        user: ready.and_then(|row| row.defaults.as_ref()).map(|defaults| defaults.user.clone()),
+        workdir: ready.and_then(|row| row.defaults.as_ref()?.workdir.clone()),
+        tags: ready.map(|_| coffer_fleet::DEFAULT_TAG.to_string()).into_iter().collect(),
+        cpu_count: definition.cpus.unwrap_or(app.limits.cpu_count),
+        memory_mib: definition.memory_mib.unwrap_or(app.limits.memory_mib),
+        disk_mib: app.limits.disk_mib,
+        added_bytes: None,
+        build_count: u64::from(ready.is_some()),
+        spawn_count: 0,
+        last_spawned_at: None,
+        created_by: None,
+        created_at: entry.newest.as_ref().map(|row| rfc3339(row.created_ms)),
+        updated_at: ready.and_then(|row| row.ended_ms).map(rfc3339),
+        last_build: None,
+    }
 }
 
 /// One template, by its id or name.
@@ -164,8 +196,8 @@ pub(super) async fn detail(
     caller: Caller<Read>,
     Path(template): Path<String>,
 ) -> Result<Json<Template>, ApiError> {
-    let servers = of_the_server(&app).await?.into_iter().find(|known| known.name == template);
-    if let Some(found) = servers {
+    let shared = shared(&app).await?.into_iter().find(|known| known.name == template);
+    if let Some(found) = shared {
         return Ok(Json(found));
     }
     let entry = own(&app, &caller, &template).await?;

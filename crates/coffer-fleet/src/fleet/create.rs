@@ -172,19 +172,17 @@ impl Fleet {
 
     /// Resolves the template or snapshot of the request, and returns the engine's name for the template.
     /// Templates of the host are known here; other names are looked up among the project's templates, then
-    /// among its snapshots.
+    /// among its snapshots, then among the templates of all projects.
     async fn settle(&self, scope: &ProjectScope, spec: &mut CreateSpec) -> Result<String, FleetError> {
         if spec.base.is_none() {
             match self.resolve(&spec.template).await {
                 Err(FleetError::UnknownTemplate(name)) => {
-                    spec.base = match self.template_called(scope, &spec.template, spec.memory).await? {
-                        Some(template) => Some(template),
-                        None => {
-                            let found = self.snapshot_called(scope, &spec.template).await?;
-                            let row = found.ok_or(FleetError::UnknownTemplate(name))?;
-                            Some(self.base_of(&row, spec.memory)?)
-                        }
+                    let found = self.base_called(scope, &spec.template, spec.memory).await?;
+                    let missing = || match self.is_shared(&name) {
+                        true => FleetError::TemplateNotBuilt(name),
+                        false => FleetError::UnknownTemplate(name),
                     };
+                    spec.base = Some(found.ok_or_else(missing)?);
                 }
                 known => return known,
             }
@@ -194,6 +192,22 @@ impl Fleet {
         spec.secrets = base.secrets.clone();
         spec.secrets.extend(own);
         Ok(base.template.clone())
+    }
+
+    /// What a name means that is not a template of the host.
+    pub async fn base_called(
+        &self,
+        scope: &ProjectScope,
+        reference: &TemplateRef,
+        memory: Option<bool>,
+    ) -> Result<Option<Base>, FleetError> {
+        if let Some(template) = self.template_called(scope, reference, memory).await? {
+            return Ok(Some(template));
+        }
+        match self.snapshot_called(scope, reference).await? {
+            Some(row) => Ok(Some(self.base_of(&row, memory)?)),
+            None => self.shared_called(reference, memory).await,
+        }
     }
 
     /// The engine's name for a template; unknown ones are refused before anything is created.

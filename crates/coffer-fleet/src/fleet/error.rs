@@ -21,6 +21,9 @@ pub enum FleetError {
     Refused(#[from] Refused),
     #[error("template `{0}` not found")]
     UnknownTemplate(String),
+    /// It is in the catalogue.
+    #[error("template '{0}' of the catalogue is not built yet")]
+    TemplateNotBuilt(String),
     #[error("the sandbox was destroyed while it was being created")]
     EndedEarly,
     #[error("the sandbox died while it was being created")]
@@ -113,6 +116,7 @@ impl FleetError {
             Self::Store(error) => error.is_transient(),
             Self::NotFound
             | Self::UnknownTemplate(_)
+            | Self::TemplateNotBuilt(_)
             | Self::Exhausted(_)
             | Self::KeyReused
             | Self::OverQuota(_)
@@ -144,6 +148,9 @@ impl FleetError {
             Self::UnknownTemplate(name) => {
                 Refusal::new(Code::NotFound, format!("template '{name}' not found"))
             }
+            Self::TemplateNotBuilt(name) => Refusal::new(Code::TemplateNotBuilt, message).hint(format!(
+                "an operator builds it with `coffer template build {name}`; GET /api/v1/templates shows its state"
+            )),
             Self::KeyReused => Refusal::new(
                 Code::IdempotencyKeyReused,
                 "this Idempotency-Key was used for a different request",

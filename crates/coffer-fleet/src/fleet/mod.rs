@@ -98,6 +98,8 @@ pub struct Fleet {
     /// A run began and has no sample yet.
     sample_soon: Notify,
     templates: Mutex<Option<(Instant, Arc<[TemplateInfo]>)>>,
+    /// Templates that every project may use.
+    shared: std::sync::OnceLock<SharedTemplates>,
     /// Allows one reconciliation at a time.
     comparing: tokio::sync::Mutex<()>,
     telemetry: Arc<Telemetry>,
@@ -118,6 +120,13 @@ pub struct Fleet {
     /// Why the host cannot save memory, as it last reported.
     lacks_memory: Mutex<Option<String>>,
     pub found: Found,
+}
+
+/// Templates of a hidden project that every project may use and none may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedTemplates {
+    pub project: ProjectId,
+    pub names: Vec<String>,
 }
 
 /// Counters of findings and repairs since the start, for metrics.
@@ -178,6 +187,7 @@ impl Fleet {
             recording: Arc::default(),
             sample_soon: Notify::new(),
             templates: Mutex::default(),
+            shared: std::sync::OnceLock::new(),
             comparing: tokio::sync::Mutex::default(),
             telemetry,
             usage,
@@ -289,6 +299,23 @@ impl Fleet {
     /// The engine's description of its host.
     pub async fn host(&self) -> Result<NodeInfo, FleetError> {
         Ok(self.engine.info().await?)
+    }
+
+    /// Lets every project use these templates. Only the first call counts.
+    pub fn share_templates(&self, shared: SharedTemplates) {
+        if self.shared.set(shared).is_err() {
+            tracing::error!("templates were shared before");
+        }
+    }
+
+    /// Whether a name is that of a template which every project may use, built or not.
+    pub fn is_shared(&self, name: &str) -> bool {
+        self.shared.get().is_some_and(|shared| shared.names.iter().any(|shared| shared == name))
+    }
+
+    /// Whether a project's templates may be used by all.
+    pub fn shares_project(&self, project: ProjectId) -> bool {
+        self.shared.get().is_some_and(|shared| shared.project == project)
     }
 
     /// The templates. The default template is always available: an engine that has not built it uses another

@@ -425,6 +425,37 @@ impl Fleet {
         }))
     }
 
+    /// What a sandbox gets from a template of all projects, if the name is one and it is built. Callers look for the
+    /// project's own templates and snapshots first. Answers have its name for an id: the ids belong to a project that
+    /// nobody sees.
+    pub async fn shared_called(
+        &self,
+        reference: &TemplateRef,
+        memory: Option<bool>,
+    ) -> Result<Option<Base>, FleetError> {
+        let plain =
+            reference.namespace.is_none() && reference.tag.as_deref().is_none_or(|tag| tag == DEFAULT_TAG);
+        let Some(shared) = self.shared.get().filter(|_| plain && self.is_shared(&reference.name)) else {
+            return Ok(None);
+        };
+        let operator = self.store.operator();
+        let scope = operator.acting_for(shared.project, None);
+        let Some(found) = self.store.usable_template(&scope, &reference.name, DEFAULT_TAG).await? else {
+            return Ok(None);
+        };
+        let row = self.store.snapshot(&operator, found.snapshot).await?;
+        let Some(row) = row.filter(|row| row.project == shared.project) else { return Ok(None) };
+        let (cpu_count, memory_mib) = (found.size.cpu_count, found.size.memory_mib);
+        let size = SizeWish { cpu_count, memory_mib, disk_mib: None };
+        Ok(Some(Base {
+            template_id: found.name.clone(),
+            alias: Some(found.name),
+            limits: size.over(self.limits),
+            spawns: Some(found.id),
+            ..self.base_of(&row, memory)?
+        }))
+    }
+
     /// Checks that this host has the snapshot: only the host that created it does.
     pub(super) fn held_here(&self, row: &SnapshotRow) -> Result<(), FleetError> {
         match self.store.snapshot_holder_elsewhere(row) {

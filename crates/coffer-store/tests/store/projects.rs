@@ -27,6 +27,25 @@ on_both! {
         assert_eq!(store.project(&mine.0, mine.1).await.unwrap(), Some(renamed));
     }
 
+    async fn the_project_of_the_catalogue_is_hidden_and_has_no_name_that_a_client_may_choose(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let mine = project(&store, "catalogue").await;
+        store.set_default_quotas(coffer_store::Quotas { sandboxes: Some(0), ..Default::default() });
+        let hidden = store.ensure_catalogue_project(&operator).await.unwrap();
+        assert_eq!(store.ensure_catalogue_project(&operator).await.unwrap(), hidden, "there is one");
+        let listed = store.listed_projects(&operator, None, 10).await.unwrap();
+        assert_eq!(listed.iter().map(|project| project.id).collect::<Vec<_>>(), [mine.project()]);
+        assert_eq!(store.project(&operator, hidden).await.unwrap(), None);
+        // The server's own sweeps see it, and quotas for clients do not bind it.
+        assert_eq!(store.projects(&operator, None, 10).await.unwrap().len(), 2);
+        let quotas = store.quotas(&operator, hidden).await.unwrap().unwrap();
+        assert!(quotas.in_force.sandboxes.is_some_and(|most| most > 1_000_000));
+        // Another installation of the same database has other files, and so another project.
+        store.act_for(&operator, "elsewhere").await.unwrap();
+        assert_ne!(store.ensure_catalogue_project(&operator).await.unwrap(), hidden);
+    }
+
     async fn the_audit_log_is_read_newest_first_within_the_project(database: &TestDatabase) {
         let store = database.open().await;
         let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);

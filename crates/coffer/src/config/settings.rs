@@ -12,8 +12,8 @@ use coffer_core::settings::{ByteSize, Period, SecretText};
 use coffer_node::WarmChoice;
 use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
-    ArtifactSettings, BuildSettings, ForgeSettings, LimitSettings, MetricsSettings, OutputSettings,
-    RegistrySettings, TaskSettings, TraceSettings, UsageSettings, WebhookSettings,
+    ArtifactSettings, BuildSettings, CatalogueSettings, ForgeSettings, LimitSettings, MetricsSettings,
+    OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings, WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
@@ -52,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) webhooks: WebhookSettings,
     pub(crate) artifacts: ArtifactSettings,
     pub(crate) builds: BuildSettings,
+    pub(crate) catalogue: CatalogueSettings,
     /// Images that templates of this machine serve, for builds without a registry: the name of an image and that
     /// of a template, or of another image that is one (`debian:12`, `debian:13`, `e2bdev/base`). The log of a
     /// build says which name was served by what.
@@ -222,6 +223,7 @@ impl Default for Settings {
             webhooks: WebhookSettings::default(),
             artifacts: ArtifactSettings::default(),
             builds: BuildSettings::default(),
+            catalogue: CatalogueSettings::default(),
             images: BTreeMap::new(),
             registries: RegistrySettings::default(),
             metrics: MetricsSettings::default(),
@@ -339,6 +341,7 @@ impl Settings {
         )?;
         self.usage.check().map_err(|bad| Complaint::of(bad.key, bad.allowed))?;
         self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
+        self.catalogue.check().map_err(|why| Complaint::of("catalogue.build", &why))?;
         self.registries.check().map_err(|why| Complaint::of("registries", &why))?;
         self.mirrors.resolve().map_err(|bad| Complaint::of(bad.key, &bad.allowed))?;
         let filter = tracing_subscriber::EnvFilter::try_new(&self.log.filter);
