@@ -172,8 +172,10 @@ impl Builds {
             tasks: TaskTracker::new(),
             stop,
         });
-        if let Err(error) = builds.files.clear_drafts() {
-            tracing::warn!("could not remove interrupted uploads: {error}");
+        let operator = builds.store.operator();
+        let known = |project| builds.store.known_template_files(&operator, project);
+        if let Err(error) = builds.files.clear_strays(known).await {
+            tracing::warn!("could not remove interrupted uploads: {}", chain(&error));
         }
         for build in builds.store.unfinished_builds(&builds.store.operator()).await? {
             tracing::info!("continuing build {} of template {}", build.row.id, build.row.template_name);

@@ -110,6 +110,8 @@ impl Attempt<'_> {
         if let Some((done, layer)) = &cached
             && *done + 1 == keys.len()
         {
+            // A server may have died between the last snapshot and this.
+            self.forget_blobs(&image).await;
             return Ok(base(layer));
         }
         let scratch = Base {
@@ -122,13 +124,17 @@ impl Attempt<'_> {
         let unpacked = self.unpack_image(&image, login.as_ref(), &keys, done, &mut place, log).await;
         place.destroy().await;
         let layer = unpacked?;
+        self.forget_blobs(&image).await;
+        Ok(base(&layer))
+    }
+
+    /// Deletes downloaded layers of an image: they are in the snapshots now.
+    async fn forget_blobs(&self, image: &Image) {
         for layer in &image.layers {
-            // They are in the snapshots now.
             if let Err(error) = self.builds.blobs.remove(&self.project(), &layer.digest).await {
                 tracing::warn!("could not remove a layer that is unpacked: {}", chain(&error));
             }
         }
-        Ok(base(&layer))
     }
 
     fn project(&self) -> String {
