@@ -34,7 +34,8 @@ help:
 	@echo "make dist    the release binary in an archive, with checksums, in target/dist (VERSION=)"
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
 	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
-	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=)"
+	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=),"
+	@echo "             and over builds of templates, pulls of images and writes to volumes (BUILD_KILLS=)"
 	@echo "make vm      boot stock kernels in virtual machines and test there (VM=\"debian12 debian13 newest hybrid\")"
 	@echo "make kernels run the node's tests as if on each known host's kernel, by doing without what it lacks"
 	@echo "make bench   measure next to crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
@@ -152,9 +153,10 @@ PAUSES ?= 2000
 FORKS ?= 500
 IMAGES ?= 50
 TASK_KILLS ?= 200
+BUILD_KILLS ?= 100
 soak: setup-test build template
 	SOAK_SEED=$(SEED) SOAK_KILLS=$(KILLS) SOAK_PAUSES=$(PAUSES) SOAK_FORKS=$(FORKS) SOAK_IMAGES=$(IMAGES) \
-		TASK_KILLS=$(TASK_KILLS) e2e/run soak
+		TASK_KILLS=$(TASK_KILLS) BUILD_KILLS=$(BUILD_KILLS) e2e/run soak
 
 bench: setup-bench template
 	bench/run

@@ -225,8 +225,10 @@ impl Builds {
             tasks: TaskTracker::new(),
             stop,
         });
-        if let Err(error) = builds.files.clear_drafts() {
-            tracing::warn!("could not remove interrupted uploads: {error}");
+        let operator = builds.store.operator();
+        let known = |project| builds.store.known_template_files(&operator, project);
+        if let Err(error) = builds.files.clear_strays(known).await {
+            tracing::warn!("could not remove interrupted uploads: {}", chain(&error));
         }
         if let Err(error) = builds.end_outdated().await {
             tracing::warn!("could not end builds of older definitions: {}", chain(&error));

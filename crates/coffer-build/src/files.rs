@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coffer_core::{ProjectId, Refusal};
-use coffer_store::{ChangeError, Reservation};
+use coffer_store::{ChangeError, Reservation, StoreError};
 use futures_util::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
 use tokio::fs::{File, OpenOptions};
@@ -96,21 +96,33 @@ impl Files {
         }
     }
 
-    /// Removes what killed uploads left. Only at the start, when there are no uploads.
-    pub(crate) fn clear_drafts(&self) -> io::Result<()> {
-        let projects = match std::fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            projects => projects?,
-        };
-        for project in projects {
-            for file in std::fs::read_dir(project?.path())? {
-                let file = file?;
-                if file.file_name().to_string_lossy().starts_with(DRAFT_PREFIX) {
-                    std::fs::remove_file(file.path())?;
+    /// Removes what killed uploads left: drafts, and files that got their name and no record. `known` says which of a
+    /// project's are on record. Only at the start, when there are no uploads.
+    pub(crate) async fn clear_strays<Known>(
+        &self,
+        known: impl Fn(ProjectId) -> Known,
+    ) -> Result<(), BuildError>
+    where
+        Known: Future<Output = Result<Vec<String>, StoreError>>,
+    {
+        for project in names(&self.dir).map_err(BuildError::Disk)? {
+            let Ok(project) = project.parse::<ProjectId>() else { continue };
+            let known = known(project).await?;
+            let home = self.home(project);
+            for name in names(&home).map_err(BuildError::Disk)? {
+                if !known.contains(&name) {
+                    std::fs::remove_file(home.join(name)).map_err(BuildError::Disk)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect(),
     }
 }
 
@@ -157,5 +169,30 @@ pub(crate) fn over(error: ChangeError) -> BuildError {
         ChangeError::OverQuota(over) => BuildError::OverQuota(over),
         ChangeError::Store(error) => error.into(),
         ChangeError::NotFound | ChangeError::Raced { .. } => BuildError::NoGrant,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_start_removes_what_killed_uploads_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::new(dir.path().join("template-files"));
+        files.clear_strays(|_| async { Ok(Vec::new()) }).await.unwrap();
+        let (mine, other) = (ProjectId::generate(), ProjectId::generate());
+        for project in [mine, other] {
+            std::fs::create_dir_all(files.home(project)).unwrap();
+            for name in [".upload-1", "on-record", "renamed-only"] {
+                std::fs::write(files.home(project).join(name), name).unwrap();
+            }
+        }
+        let known = |project| async move {
+            Ok(if project == mine { vec!["on-record".to_string()] } else { Vec::new() })
+        };
+        files.clear_strays(known).await.unwrap();
+        assert_eq!(names(&files.home(mine)).unwrap(), ["on-record"]);
+        assert!(names(&files.home(other)).unwrap().is_empty());
     }
 }

@@ -160,6 +160,8 @@ impl Attempt<'_> {
         if let Some((done, layer)) = &cached
             && *done + 1 == keys.len()
         {
+            // A server may have died between the last snapshot and this.
+            self.drop_blobs(&image).await;
             return Ok(base(layer));
         }
         let scratch = Base {

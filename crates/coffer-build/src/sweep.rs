@@ -28,7 +28,7 @@ impl Builds {
         }
     }
 
-    /// Deletes unused layers, builds without a tag, uploaded files, and what crashes left.
+    /// Deletes unused layers, builds without a tag, uploaded files, downloads, and what crashes left.
     pub async fn sweep(&self) -> Result<(), BuildError> {
         let (operator, now) = (self.store.operator(), now_ms());
         let keep = now - self.settings.keep_layers.as_millis();
@@ -52,6 +52,14 @@ impl Builds {
             self.store.forget_template_files(&operator, now - self.settings.keep_files.as_millis()).await?
         {
             self.remove_unnamed(files.project, &files.sha256).await?;
+        }
+        // A build removes the layers that it unpacked; these are of builds that failed or whose server died.
+        match self.blobs.sweep(&|_, _| false).await {
+            Ok(swept) if swept.blobs + swept.partials > 0 => {
+                tracing::info!("deleted {} downloaded layers that no build unpacked", swept.blobs);
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!("could not delete downloaded layers: {}", chain(&error)),
         }
         Ok(())
     }

@@ -66,6 +66,7 @@ pub async fn preflight(engine: &dyn Engine) -> Result<Duration, PreflightError> 
         limits: LIMITS,
         network: Policy::default(),
         snapshot: None,
+        from_template: false,
         memory: false,
         volumes: Vec::new(),
     };

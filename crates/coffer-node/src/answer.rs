@@ -33,15 +33,7 @@ pub(crate) async fn answer(node: &Arc<Node>, request: Request) -> Result<Reply, 
             ask(node, sandbox, Command::Rollback { snapshot, memory }).await
         }
         Request::DeleteSnapshot { snapshot } => {
-            let node = node.clone();
-            blocking(move || match node.snapshots.delete(snapshot, &node.pool, &node.images) {
-                Ok(()) => Ok(Reply::Done),
-                Err(error) => {
-                    let message = format!("could not delete snapshot {snapshot}: {error}");
-                    Err(NodeError::new(NodeErrorCode::Internal, message))
-                }
-            })
-            .await
+            sandbox::delete_snapshot(node, snapshot).await.map(|()| Reply::Done)
         }
         Request::Snapshots { paged, after } => {
             let all = node.snapshots.list().into_iter().map(SnapshotInfo::listed).collect();

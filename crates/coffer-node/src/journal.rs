@@ -259,6 +259,7 @@ mod tests {
                 limits: Limits::default(),
                 network: coffer_core::network::Policy::default(),
                 snapshot: None,
+                from_template: false,
                 memory: false,
                 volumes: Vec::new(),
             },

@@ -225,6 +225,7 @@ impl FakeEngine {
             limits: coffer_core::Limits::default(),
             network: Policy::default(),
             snapshot: None,
+            from_template: false,
             memory: false,
             volumes: Vec::new(),
         };

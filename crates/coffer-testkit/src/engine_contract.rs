@@ -92,6 +92,7 @@ impl Asking<'_> {
             limits: self.0.limits(),
             network: Policy::default(),
             snapshot: None,
+            from_template: false,
             memory: false,
             volumes: Vec::new(),
         }

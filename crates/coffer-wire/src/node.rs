@@ -150,6 +150,9 @@ pub struct CreateSandbox {
     /// Start on the files of this snapshot; the template is then the snapshot's, whatever `template` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotId>,
+    /// Whether the snapshot is a template's, so that more sandboxes from it are likely: the node may keep some ready.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_template: bool,
     /// Continue the snapshot's processes instead of booting.
     #[serde(default)]
     pub memory: bool,

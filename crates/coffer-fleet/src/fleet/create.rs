@@ -146,6 +146,7 @@ impl Fleet {
                 limits: new.limits,
                 network: reach,
                 snapshot: new.origin.map(|origin| origin.snapshot),
+                from_template: spawns.is_some(),
                 memory: spec.base.is_some_and(|base| base.memory),
                 volumes: new.volumes.iter().map(node_mount).collect(),
             };

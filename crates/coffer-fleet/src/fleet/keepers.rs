@@ -201,6 +201,7 @@ impl Fleet {
             limits: LIMITS,
             network: Policy::default(),
             snapshot: None,
+            from_template: false,
             memory: false,
             volumes: vec![NodeMount { volume: row.id, path, read_only: false }],
         };

@@ -1,6 +1,6 @@
 //! Slots of the warm pool: how they are created, and how a request claims one as its sandbox.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +16,7 @@ use crate::warm::{Shape, Slot};
 
 use super::boot::boot;
 use super::prepare::{Launch, check_room};
-use super::provision;
+use super::provision::{self, Resume};
 use super::remains::{Record, Remains};
 
 /// Creates a slot, or removes what it created so far.
@@ -53,12 +53,14 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
         let node = claiming;
         provision::check(&spec)?;
         // Anything that prevents a new sandbox fails here too; the cold path then reports the error.
-        let template = provision::find_template(&node, &spec.template)?;
+        let (template, overlays, _) =
+            provision::find_origin(&node, &spec.template, spec.snapshot, Resume::Boot)?;
+        let now = (template, overlays);
         if check_room(&node).is_err() {
             return Ok(None);
         }
         while let Some(mut slot) = node.warm.take(&shape) {
-            if slot.has_ended() || !slot.is_of(&template) {
+            if slot.has_ended() || !slot.is_of(&now) {
                 node.warm.reject(slot);
                 continue;
             }
@@ -89,7 +91,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
 /// Turns a slot into the requested sandbox. The journal entry is replaced last, in one step: before that it
 /// is a slot, after that a sandbox, even if this node dies. After a failure it is still a slot, but unusable.
 fn become_sandbox(slot: &Slot, node: &Node, spec: &CreateSandbox) -> io::Result<Entry> {
-    take_name(slot, &spec.hostname)?;
+    take_name(slot, &slot.entry.spec.hostname, &spec.hostname)?;
     let entry = Entry {
         spec: spec.clone(),
         slot: Some(slot.entry.name()),
@@ -106,8 +108,8 @@ fn become_sandbox(slot: &Slot, node: &Node, spec: &CreateSandbox) -> io::Result<
 }
 
 /// Sets its host name: in its namespace, and in its files through its own root, because the directories below
-/// a mounted overlay must not be touched.
-fn take_name(slot: &Slot, hostname: &str) -> io::Result<()> {
+/// a mounted overlay must not be touched. Files without the name of the slot are a template's own and stay.
+fn take_name(slot: &Slot, before: &str, hostname: &str) -> io::Result<()> {
     let root = rustix::fs::openat(
         CWD,
         format!("/proc/{}/root", slot.process.pid),
@@ -118,10 +120,15 @@ fn take_name(slot: &Slot, hostname: &str) -> io::Result<()> {
     if slot.has_ended() {
         return Err(ended());
     }
-    for (path, content) in
-        [("etc/hostname", files::hostname(hostname)), ("etc/hosts", files::hosts(hostname))]
-    {
-        overwrite(&root, path, &content)?;
+    for (path, was, is) in [
+        ("etc/hostname", files::hostname(before), files::hostname(hostname)),
+        ("etc/hosts", files::hosts(before), files::hosts(hostname)),
+    ] {
+        match overwrite(&root, path, &was, &is) {
+            // A template may have no such file, or a link there.
+            Err(error) if slot.entry.spec.snapshot.is_some() && is_own_file(&error) => {}
+            overwritten => overwritten?,
+        }
     }
     set_hostname_within(slot.alive.watched.pidfd(), hostname)
 }
@@ -152,13 +159,30 @@ fn ended() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "the slot has ended")
 }
 
-/// No process inside could have put a link there yet, and links are not followed anyway.
-fn overwrite(root: &OwnedFd, path: &str, content: &str) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+/// Whether an error says that a template has something else in place of a file.
+fn is_own_file(error: &io::Error) -> bool {
+    let own = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EXDEV, libc::ENXIO, libc::EISDIR];
+    error.raw_os_error().is_some_and(|errno| own.contains(&errno))
+}
+
+/// Replaces the content of a file that has exactly `was`. No process inside could have put a link there yet; a
+/// template may have one, and links are not followed.
+fn overwrite(root: &OwnedFd, path: &str, was: &str, content: &str) -> io::Result<()> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let file =
         rustix::io::retry_on_intr(|| rustix::fs::openat2(root.as_fd(), path, flags, Mode::empty(), resolve))?;
     let mut file = std::fs::File::from(file);
+    if !file.metadata()?.is_file() {
+        return Ok(());
+    }
+    // One byte more, to see that there is none.
+    let mut found = Vec::new();
+    (&file).take(was.len() as u64 + 1).read_to_end(&mut found)?;
+    if found != was.as_bytes() {
+        return Ok(());
+    }
+    file.rewind()?;
     file.write_all(content.as_bytes())?;
     // Truncate last, not first: btrfs flushes a file at close if it was truncated to zero before.
     file.set_len(content.len() as u64)

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::node::Node;
+use coffer_core::SnapshotId;
+use coffer_wire::node::{NodeError, NodeErrorCode};
+
+use crate::node::{Node, blocking};
 use crate::scarcity;
 use crate::warm::Slot;
 
 use super::claim;
-use super::provision::find_template;
+use super::provision::{Resume, find_origin};
 
 /// How often to check the number of slots while it may change, and while it does not.
 const RESTLESS: Duration = Duration::from_secs(1);
@@ -34,8 +37,15 @@ pub(crate) async fn keep(node: Arc<Node>) {
             if !memory_allows() || !quiet(&node).await {
                 break;
             }
+            // A snapshot that is deleted meanwhile waits for this slot, and ends it.
+            let _making = warm.hold().await;
             match claim::make(&node, &shape).await {
                 Ok(slot) => warm.put(&shape, slot),
+                Err(error) if error.code == NodeErrorCode::UnknownSnapshot => {
+                    if let Some(snapshot) = shape.snapshot() {
+                        discard(&node, warm.forget(snapshot)).await;
+                    }
+                }
                 Err(error) => {
                     tracing::warn!("could not prepare a slot of the warm pool: {error}");
                     warm.put_off(&shape, PUT_OFF);
@@ -58,17 +68,37 @@ async fn outdated(node: &Arc<Node>) -> Vec<Slot> {
         // On disk, and therefore before anything is locked that a request might wait for.
         let now: HashMap<_, _> = looking
             .warm
-            .templates()
+            .origins()
             .into_iter()
-            .map(|name| (name.clone(), find_template(&looking, &name).ok()))
+            .map(|(template, snapshot)| {
+                let found = find_origin(&looking, &template, snapshot, Resume::Boot);
+                ((template, snapshot), found.map(|(info, overlays, _)| (info, overlays)).ok())
+            })
             .collect();
-        looking.warm.outdated(|slot| now.get(slot.template()).is_some_and(|now| slot.is_stale(now.as_ref())))
+        let is_stale = |slot: &Slot| {
+            now.get(&slot.origin()).is_some_and(|now| now.as_ref().is_none_or(|now| !slot.is_of(now)))
+        };
+        looking.warm.outdated(is_stale)
     });
     found.await.unwrap_or_default()
 }
 
 async fn discard(node: &Arc<Node>, slots: Vec<Slot>) {
     futures_util::future::join_all(slots.into_iter().map(|slot| claim::end(node, slot))).await;
+}
+
+/// Ends the slots of a snapshot and deletes it. No slot is created meanwhile, and afterwards none can be.
+pub(crate) async fn delete_snapshot(node: &Arc<Node>, snapshot: SnapshotId) -> Result<(), NodeError> {
+    let _making = node.warm.hold().await;
+    discard(node, node.warm.forget(snapshot)).await;
+    let node = node.clone();
+    blocking(move || {
+        node.snapshots.delete(snapshot, &node.pool, &node.images).map_err(|error| {
+            let message = format!("could not delete snapshot {snapshot}: {error}");
+            NodeError::new(NodeErrorCode::Internal, message)
+        })
+    })
+    .await
 }
 
 /// Waits for a moment without requests, within bounds. False when it is time to stop.

@@ -233,6 +233,7 @@ mod tests {
             limits: Limits::default(),
             network: Policy::default(),
             snapshot: None,
+            from_template: false,
             memory: false,
             volumes: Vec::new(),
         };

@@ -34,7 +34,7 @@ mod start;
 mod task;
 
 pub(crate) use clearing::{clear_processes, clear_run};
-pub(crate) use keeper::keep;
+pub(crate) use keeper::{delete_snapshot, keep};
 pub(crate) use meter::sample_all;
 pub(crate) use owner::State;
 pub(crate) use remains::{Record, Remains};

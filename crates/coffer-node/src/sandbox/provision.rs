@@ -51,18 +51,8 @@ pub(super) async fn reserve(node: &Arc<Node>, spec: &CreateSandbox) -> Result<En
     let (node, spec) = (node.clone(), spec.clone());
     blocking(move || {
         check(&spec)?;
-        let resume = Resume::wanted(&spec);
-        let (template, overlays, files) = match spec.snapshot {
-            Some(snapshot) => {
-                let manifest = node.snapshots.get(snapshot)?;
-                resume.check(&manifest)?;
-                inherit(&node, &manifest, 0, resume)
-            }
-            None => {
-                let Template { info, overlays, .. } = find_template(&node, &spec.template)?;
-                (info, overlays, Files::default())
-            }
-        };
+        let (template, overlays, files) =
+            find_origin(&node, &spec.template, spec.snapshot, Resume::wanted(&spec))?;
         check_room(&node)?;
         // Before the entry: from here on none of them is deleted.
         node.volumes.hold(&node.pool, spec.sandbox, &spec.volumes)?;
@@ -83,6 +73,22 @@ pub(super) async fn reserve(node: &Arc<Node>, spec: &CreateSandbox) -> Result<En
         Ok(entry)
     })
     .await
+}
+
+/// What a new sandbox is made of: a snapshot, or else a template of the host.
+pub(super) fn find_origin(
+    node: &Node,
+    template: &str,
+    snapshot: Option<SnapshotId>,
+    resume: Resume,
+) -> Result<(TemplateInfo, Vec<OverlaySpec>, Files), NodeError> {
+    if let Some(snapshot) = snapshot {
+        let manifest = node.snapshots.get(snapshot)?;
+        resume.check(&manifest)?;
+        return Ok(inherit(node, &manifest, 0, resume));
+    }
+    let Template { info, overlays, .. } = find_template(node, template)?;
+    Ok((info, overlays, Files::default()))
 }
 
 /// The entry of a sandbox that gets the files of a snapshot.
@@ -136,7 +142,7 @@ pub(super) fn check(spec: &CreateSandbox) -> Result<(), NodeError> {
     Ok(())
 }
 
-pub(crate) fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
+fn find_template(node: &Node, name: &str) -> Result<Template, NodeError> {
     let template = find_plain_template(node, name)?;
     match &node.trust {
         Some(trust) => trust.extend(template).map_err(internal("create its trust store")),

@@ -77,6 +77,8 @@ type Table = Arc<Mutex<BTreeMap<SnapshotId, Known>>>;
 enum Known {
     /// The server does not know it yet.
     Making,
+    /// As before, but it was deleted meanwhile: the server that wanted it may have died.
+    Unwanted,
     Made(Arc<Manifest>),
     /// Its manifest is damaged.
     Damaged(String),
@@ -99,11 +101,17 @@ pub(crate) struct Making {
 }
 
 impl Making {
-    /// Writes its manifest; from here on it exists.
+    /// Writes its manifest; from here on it exists. Fails if it was deleted meanwhile.
     pub(crate) fn finish(self, manifest: Manifest) -> io::Result<Arc<Manifest>> {
         manifest.write(&self.path)?;
         let manifest = Arc::new(manifest);
-        lock(&self.known).insert(self.id, Known::Made(manifest.clone()));
+        let mut known = lock(&self.known);
+        if matches!(known.get(&self.id), Some(Known::Unwanted)) {
+            fs::remove_file(&self.path)?;
+            return Err(io::Error::other("it was deleted while it was created"));
+        }
+        known.insert(self.id, Known::Made(manifest.clone()));
+        drop(known);
         Ok(manifest)
     }
 }
@@ -111,7 +119,7 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         let mut known = lock(&self.known);
-        if matches!(known.get(&self.id), Some(Known::Making)) {
+        if matches!(known.get(&self.id), Some(Known::Making | Known::Unwanted)) {
             known.remove(&self.id);
         }
     }
@@ -195,7 +203,7 @@ impl Snapshots {
                 let message = format!("snapshot {id} cannot be used: {why}");
                 Err(NodeError::new(NodeErrorCode::UnknownSnapshot, message))
             }
-            Some(Known::Making) | None => Err(unknown(id)),
+            Some(Known::Making | Known::Unwanted) | None => Err(unknown(id)),
         }
     }
 
@@ -203,7 +211,7 @@ impl Snapshots {
     pub(crate) fn list(&self) -> Vec<SnapshotInfo> {
         let info = |known: &Known| match known {
             Known::Made(manifest) => Some(manifest.info.clone()),
-            Known::Making | Known::Damaged(_) => None,
+            Known::Making | Known::Unwanted | Known::Damaged(_) => None,
         };
         self.lock().values().filter_map(info).collect()
     }
@@ -212,14 +220,11 @@ impl Snapshots {
         self.lock().is_empty()
     }
 
-    /// Deletes a snapshot and its files; succeeds if there is none. The manifest is removed first: a crash in
-    /// between leaves only files, which the next start sweeps.
+    /// Deletes a snapshot and its files; succeeds if there is none. One that is being made is not finished. The
+    /// manifest is removed first: a crash in between leaves only files, which the next start sweeps.
     pub(crate) fn delete(&self, id: SnapshotId, pool: &Pool, images: &Images) -> io::Result<()> {
-        match self.lock().entry(id) {
-            btree_map::Entry::Occupied(place) if !matches!(place.get(), Known::Making) => {
-                place.remove();
-            }
-            _ => return Ok(()),
+        if !self.forget(id) {
+            return Ok(());
         }
         match fs::remove_file(self.path(id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -227,6 +232,24 @@ impl Snapshots {
         }
         images.forget_snapshot(id)?;
         pool.delete_snapshot(&id.to_string())
+    }
+
+    /// Whether there is something of it to delete.
+    fn forget(&self, id: SnapshotId) -> bool {
+        match self.lock().entry(id) {
+            btree_map::Entry::Occupied(mut place) => match place.get() {
+                // Who makes it removes what there is of it.
+                Known::Making | Known::Unwanted => {
+                    place.insert(Known::Unwanted);
+                    false
+                }
+                Known::Made(_) | Known::Damaged(_) => {
+                    place.remove();
+                    true
+                }
+            },
+            btree_map::Entry::Vacant(_) => false,
+        }
     }
 
     /// Deletes all.
@@ -254,4 +277,52 @@ fn lock(known: &Table) -> MutexGuard<'_, BTreeMap<SnapshotId, Known>> {
 
 pub(crate) fn unknown(id: SnapshotId) -> NodeError {
     NodeError::new(NodeErrorCode::UnknownSnapshot, format!("snapshot {id} not found"))
+}
+
+#[cfg(test)]
+mod tests {
+    use coffer_core::Limits;
+    use coffer_wire::node::TemplateInfo;
+
+    use super::*;
+
+    #[test]
+    fn a_snapshot_that_is_deleted_while_it_is_made_never_exists() {
+        let home = tempfile::tempdir().unwrap();
+        let snapshots = Snapshots::open(home.path()).unwrap();
+        let (id, sandbox) = (SnapshotId::generate(), SandboxId::generate());
+        let template = TemplateInfo {
+            name: "base".into(),
+            build: "1".into(),
+            default_user: "user".into(),
+            default_workdir: None,
+            env: Default::default(),
+            start: None,
+        };
+        let info = SnapshotInfo {
+            snapshot: id,
+            sandbox,
+            made_ms: 1,
+            memory: false,
+            files_bytes: 0,
+            memory_bytes: 0,
+            depth: 1,
+            paused_us: 0,
+            template,
+            limits: Limits::default(),
+        };
+        let manifest = Manifest { info, hostname: "x".into(), overlays: Vec::new(), stored_uid_base: 0 };
+        let begin = || match snapshots.begin(id, sandbox) {
+            Ok(Begun::New(making)) => making,
+            other => panic!("it is new, and not {other:?}"),
+        };
+        let making = begin();
+        assert!(!snapshots.forget(id), "who makes it removes it");
+        assert!(snapshots.begin(id, sandbox).is_err(), "until then there is no other");
+        making.finish(manifest.clone()).unwrap_err();
+        assert!(snapshots.list().is_empty() && manifests(&snapshots.directory).unwrap().is_empty());
+        begin().finish(manifest).unwrap();
+        assert!(snapshots.get(id).is_ok() && snapshots.forget(id));
+        assert!(snapshots.get(id).is_err());
+    }
 }

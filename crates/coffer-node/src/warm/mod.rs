@@ -14,18 +14,23 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use coffer_core::SnapshotId;
 use coffer_core::sync::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::cgroup::SandboxCgroup;
 use crate::config::WarmChoice;
 
 pub(crate) use shapes::Shape;
 use shapes::{Demand, targets};
 pub(crate) use slot::Slot;
 
-/// Shapes that slots are kept for at the same time.
+/// Shapes that slots are kept for at the same time: of templates of the host, and of templates of projects.
 const SHAPES: usize = 4;
+const SNAPSHOT_SHAPES: usize = 4;
+/// How much memory the slots of projects' templates may use together.
+const SNAPSHOT_MEMORY: u64 = 256 * 1024 * 1024;
 /// The file in the data directory from which the next node learns what to keep ready.
 const FILE: &str = "warm.json";
 
@@ -37,6 +42,8 @@ pub(crate) struct Warm {
     shelf: Mutex<Shelf>,
     /// Sandboxes that are being created from scratch right now.
     cold: AtomicUsize,
+    /// Held while a slot is created and put on the shelf, and while a snapshot is deleted.
+    making: tokio::sync::Mutex<()>,
     /// Wakes the keeper when there is something to do.
     wanted: Notify,
     closing: CancellationToken,
@@ -50,6 +57,14 @@ struct Shelf {
     rejects: Vec<Slot>,
     last_ask: Option<Instant>,
     closed: bool,
+}
+
+impl Shelf {
+    /// The cgroups of the slots of projects' templates.
+    fn of_projects(&self) -> Vec<SandboxCgroup> {
+        let rows = self.rows.iter().filter(|row| row.demand.shape.snapshot().is_some());
+        rows.flat_map(|row| &row.ready).map(|slot| slot.alive.cgroup.clone()).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -74,6 +89,7 @@ impl Warm {
             file,
             shelf: Mutex::new(Shelf { rows, ..Shelf::default() }),
             cold: AtomicUsize::new(0),
+            making: tokio::sync::Mutex::default(),
             wanted: Notify::new(),
             closing: CancellationToken::new(),
         }
@@ -126,15 +142,30 @@ impl Warm {
         }
         let mut demand = Demand::new(shape);
         demand.count(Instant::now());
+        let is_hosts = demand.shape.snapshot().is_none();
         shelf.rows.insert(0, Row { demand, ready: VecDeque::new(), not_before: None });
-        let kept = SHAPES.min(shelf.rows.len());
-        for row in shelf.rows.split_off(kept) {
-            shelf.rejects.extend(row.ready);
-        }
-        let shapes: Vec<_> = shelf.rows.iter().map(|row| row.demand.shape.clone()).collect();
+        let (mut of_host, mut of_projects) = (SHAPES, SNAPSHOT_SHAPES);
+        let (kept, over): (Vec<_>, Vec<_>) = std::mem::take(&mut shelf.rows).into_iter().partition(|row| {
+            let left = if row.demand.shape.snapshot().is_none() { &mut of_host } else { &mut of_projects };
+            let fits = *left > 0;
+            *left = left.saturating_sub(1);
+            fits
+        });
+        shelf.rows = kept;
+        shelf.rejects.extend(over.into_iter().flat_map(|row| row.ready));
+        // The next node keeps no project's template ready before it is used.
+        let shapes: Vec<_> = shelf.rows.iter().map(|row| &row.demand.shape).collect();
+        let shapes: Vec<_> = shapes.into_iter().filter(|shape| shape.snapshot().is_none()).cloned().collect();
         drop(shelf);
+        if is_hosts {
+            self.save(&shapes);
+        }
+        self.wanted.notify_one();
+    }
+
+    fn save(&self, shapes: &[Shape]) {
         let draft = self.file.with_extension("new");
-        let written = serde_json::to_vec(&shapes)
+        let written = serde_json::to_vec(shapes)
             .map_err(std::io::Error::from)
             .and_then(|text| fs::write(&draft, text))
             .and_then(|()| fs::rename(&draft, &self.file));
@@ -144,7 +175,25 @@ impl Warm {
                 self.file.display()
             );
         }
-        self.wanted.notify_one();
+    }
+
+    /// Keeps slots from being created, until the guard is dropped.
+    pub(crate) async fn hold(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.making.lock().await
+    }
+
+    /// Takes the slots of a snapshot that is about to be deleted, or is gone.
+    pub(crate) fn forget(&self, snapshot: SnapshotId) -> Vec<Slot> {
+        let mut shelf = self.shelf();
+        let is_of = |row: &Row| row.demand.shape.snapshot() == Some(snapshot);
+        let (gone, kept) = std::mem::take(&mut shelf.rows).into_iter().partition(is_of);
+        shelf.rows = kept;
+        let (mut slots, rejects) = std::mem::take(&mut shelf.rejects)
+            .into_iter()
+            .partition::<Vec<_>, _>(|slot| slot.entry.spec.snapshot == Some(snapshot));
+        shelf.rejects = rejects;
+        slots.extend::<Vec<Slot>>(gone.into_iter().flat_map(|row: Row| row.ready).collect());
+        slots
     }
 
     /// Marks a sandbox as being created from scratch for as long as the guard is held: slots then wait.
@@ -164,10 +213,16 @@ impl Warm {
     /// The shape that most lacks a slot.
     pub(crate) fn lacking(&self) -> Option<Shape> {
         let now = Instant::now();
+        // Read without the lock, for which requests wait.
+        let of_projects = self.shelf().of_projects();
+        let used: u64 = of_projects.iter().map(|cgroup| cgroup.usage().memory_bytes).sum();
+        let has_memory = used < SNAPSHOT_MEMORY;
         let shelf = self.shelf();
         let targets = targets(shelf.rows.iter().map(|row| &row.demand), self.choice, now);
         let lacking = shelf.rows.iter().zip(targets).filter(|(row, target)| {
-            row.ready.len() < *target && row.not_before.is_none_or(|not_before| now >= not_before)
+            row.ready.len() < *target
+                && row.not_before.is_none_or(|not_before| now >= not_before)
+                && (has_memory || row.demand.shape.snapshot().is_none())
         });
         lacking.min_by_key(|(row, _)| row.ready.len()).map(|(row, _)| row.demand.shape.clone())
     }
@@ -189,11 +244,10 @@ impl Warm {
         }
     }
 
-    /// The templates of all slots that wait.
-    pub(crate) fn templates(&self) -> BTreeSet<String> {
+    /// The origins of all slots that wait.
+    pub(crate) fn origins(&self) -> BTreeSet<(String, Option<SnapshotId>)> {
         let shelf = self.shelf();
-        let slots = shelf.rows.iter().flat_map(|row| &row.ready);
-        slots.map(|slot| slot.template().to_string()).collect()
+        shelf.rows.iter().flat_map(|row| &row.ready).map(Slot::origin).collect()
     }
 
     /// Slots to end: more than are wanted, dead ones, and those that `stale` selects.
@@ -211,7 +265,10 @@ impl Warm {
             }
         }
         let mut first = true;
-        shelf.rows.retain(|row| std::mem::take(&mut first) || !row.demand.is_forgotten(now));
+        shelf.rows.retain(|row| {
+            let stays = row.demand.shape.snapshot().is_none() && std::mem::take(&mut first);
+            stays || !row.demand.is_forgotten(now)
+        });
         outdated
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use coffer_core::network::Policy;
-use coffer_core::{Limits, SandboxId};
+use coffer_core::{Limits, SandboxId, SnapshotId};
 use coffer_wire::node::CreateSandbox;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ use crate::WarmChoice;
 
 /// Keep as many slots as were requested in this time.
 const WINDOW: Duration = Duration::from_secs(10);
-/// A shape that is not requested is kept this long, unless it is the only one.
+/// A shape that is not requested is kept this long, unless it is the last one of a template of the host.
 const MEMORY: Duration = Duration::from_secs(600);
 
 /// The properties shared by all sandboxes that may come from the same slot. The limits are among them: they
@@ -20,12 +20,17 @@ const MEMORY: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shape {
     template: String,
+    /// For a project's template, which is a snapshot. No project can request another's: the server finds it by name
+    /// within the project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    snapshot: Option<SnapshotId>,
     limits: Limits,
 }
 
 impl Shape {
-    /// Each field of a request is either part of the shape or set by a claim. `None` for a request from a
-    /// snapshot or with volumes, which cannot be prepared in advance.
+    /// Each field of a request is either part of the shape or set by a claim. `None` for a request with volumes or
+    /// saved processes, which cannot be prepared in advance, and for one from a snapshot that is no template: few
+    /// sandboxes start from it.
     pub(crate) fn of(spec: &CreateSandbox) -> Option<Self> {
         let CreateSandbox {
             sandbox: _,
@@ -34,22 +39,34 @@ impl Shape {
             limits,
             network: _,
             snapshot,
-            memory: _,
+            from_template,
+            memory,
             volumes,
         } = spec;
-        (snapshot.is_none() && volumes.is_empty())
-            .then(|| Self { template: template.clone(), limits: *limits })
+        let fits = snapshot.is_none() || *from_template && !memory;
+        (fits && volumes.is_empty()).then(|| Self {
+            template: template.clone(),
+            snapshot: *snapshot,
+            limits: *limits,
+        })
+    }
+
+    pub(crate) fn snapshot(&self) -> Option<SnapshotId> {
+        self.snapshot
     }
 
     /// The request that creates a slot of this shape.
     pub(crate) fn slot(&self) -> CreateSandbox {
+        let sandbox = SandboxId::generate();
         CreateSandbox {
-            sandbox: SandboxId::generate(),
+            sandbox,
             template: self.template.clone(),
-            hostname: "sandbox".into(),
+            // No file of a template has this name by chance: a claim replaces it where it finds it.
+            hostname: format!("slot-{sandbox}"),
             limits: self.limits,
             network: Policy::default(),
-            snapshot: None,
+            snapshot: self.snapshot,
+            from_template: self.snapshot.is_some(),
             memory: false,
             volumes: Vec::new(),
         }
@@ -90,22 +107,31 @@ impl Demand {
     }
 }
 
-/// How many slots each shape should have, the last requested first. Together at most the maximum.
+/// How many slots each shape should have, the last requested first. Together at most the maximum. Every shape in use
+/// gets a few before any gets more: one that is requested often leaves something to the others.
 pub(super) fn targets<'a>(
     demands: impl Iterator<Item = &'a Demand>,
     WarmChoice { min, max }: WarmChoice,
     now: Instant,
 ) -> Vec<usize> {
     let mut left = max;
-    let target = |(place, demand): (usize, &Demand)| {
-        let asked = demand.asks.iter().filter(|&&ask| now.duration_since(ask) <= WINDOW).count();
-        // The first is most likely the next to be requested, however long that takes.
-        let least = if place == 0 || !demand.is_forgotten(now) { min } else { 0 };
-        let target = asked.max(least).min(left);
-        left -= target;
-        target
+    let mut first_of_host = true;
+    let few = |demand: &'a Demand| {
+        // The first of the host's is most likely the next to be requested, however long that takes. A project's
+        // template is kept ready only while it is used.
+        let stays = demand.shape.snapshot.is_none() && std::mem::take(&mut first_of_host);
+        let few = if stays || !demand.is_forgotten(now) { min.min(left) } else { 0 };
+        left -= few;
+        (demand, few)
     };
-    demands.enumerate().map(target).collect()
+    let least: Vec<_> = demands.map(few).collect();
+    let more = |(demand, few): (&Demand, usize)| {
+        let asked = demand.asks.iter().filter(|&&ask| now.duration_since(ask) <= WINDOW).count();
+        let more = asked.saturating_sub(few).min(left);
+        left -= more;
+        few + more
+    };
+    least.into_iter().map(more).collect()
 }
 
 #[cfg(test)]
@@ -115,7 +141,11 @@ mod tests {
     const CHOICE: WarmChoice = WarmChoice { min: 2, max: 16 };
 
     fn shape(template: &str) -> Shape {
-        Shape { template: template.into(), limits: Limits::default() }
+        Shape { template: template.into(), snapshot: None, limits: Limits::default() }
+    }
+
+    fn built(snapshot: SnapshotId) -> Shape {
+        Shape { snapshot: Some(snapshot), ..shape("base") }
     }
 
     fn asked(template: &str, times: usize, at: Instant) -> Demand {
@@ -140,7 +170,8 @@ mod tests {
     fn all_shapes_together_stay_within_the_bound() {
         let now = Instant::now();
         let demands = [asked("a", 12, now), asked("b", 12, now), asked("c", 1, now)];
-        assert_eq!(targets(demands.iter(), CHOICE, now), [12, 4, 0]);
+        assert_eq!(targets(demands.iter(), CHOICE, now), [12, 2, 2]);
+        assert_eq!(targets(demands.iter(), WarmChoice { min: 2, max: 3 }, now), [2, 1, 0]);
         assert_eq!(targets(demands.iter(), WarmChoice { min: 2, max: 0 }, now), [0, 0, 0]);
         assert_eq!(targets(demands.iter(), CHOICE, now + MEMORY * 2), [2, 0, 0]);
     }
@@ -152,8 +183,30 @@ mod tests {
         assert_eq!(Shape::of(&named), Some(shape("a")));
         let limits = Limits { memory_mib: 1, ..Limits::default() };
         assert_ne!(Shape::of(&CreateSandbox { limits, ..slot.clone() }), Some(shape("a")));
-        let snapshot = Some(coffer_core::SnapshotId::generate());
-        assert_eq!(Shape::of(&CreateSandbox { snapshot, ..slot.clone() }), None);
         assert_ne!(Shape::of(&CreateSandbox { template: "b".into(), ..slot }), Some(shape("a")));
+    }
+    #[test]
+    fn a_template_of_a_project_is_kept_while_it_is_used() {
+        let then = Instant::now();
+        let mut used = Demand::new(built(SnapshotId::generate()));
+        (0..5).for_each(|_| used.count(then));
+        let demands = [used, asked("a", 0, then)];
+        let target = |after| targets(demands.iter(), CHOICE, then + after);
+        assert_eq!(target(Duration::ZERO), [5, 2]);
+        assert_eq!(target(WINDOW * 2), [2, 2]);
+        assert_eq!(target(MEMORY * 2), [0, 2], "the host's last shape stays ready");
+    }
+
+    #[test]
+    fn only_a_template_s_snapshot_is_a_shape_and_only_its_own() {
+        let snapshot = SnapshotId::generate();
+        let slot = built(snapshot).slot();
+        assert_eq!(Shape::of(&slot), Some(built(snapshot)));
+        assert_ne!(Shape::of(&slot), Some(built(SnapshotId::generate())));
+        assert_ne!(Shape::of(&slot), Some(shape("base")));
+        let fork = CreateSandbox { from_template: false, ..slot.clone() };
+        assert_eq!(Shape::of(&fork), None, "few sandboxes start from it");
+        let restored = CreateSandbox { memory: true, ..slot };
+        assert_eq!(Shape::of(&restored), None, "its processes continue");
     }
 }

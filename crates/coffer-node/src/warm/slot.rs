@@ -1,6 +1,8 @@
 //! A sandbox that runs and is not assigned yet.
 
-use coffer_template::Template;
+use coffer_core::SnapshotId;
+use coffer_template::OverlaySpec;
+use coffer_wire::node::TemplateInfo;
 
 use crate::journal::Entry;
 use crate::network::Listeners;
@@ -23,16 +25,13 @@ impl Slot {
         self.alive.watched.has_ended()
     }
 
-    pub(crate) fn template(&self) -> &str {
-        &self.entry.spec.template
+    /// The template's name, and its snapshot if it is a project's.
+    pub(crate) fn origin(&self) -> (String, Option<SnapshotId>) {
+        (self.entry.spec.template.clone(), self.entry.spec.snapshot)
     }
 
-    /// Whether a sandbox created now would differ; `now` is the current state of its template.
-    pub(crate) fn is_stale(&self, now: Option<&Template>) -> bool {
-        now.is_none_or(|template| !self.is_of(template))
-    }
-
-    pub(crate) fn is_of(&self, template: &Template) -> bool {
-        self.entry.template == template.info && self.entry.overlays == template.overlays
+    /// Whether a sandbox created now would be the same; `now` is the current state of its origin.
+    pub(crate) fn is_of(&self, (info, overlays): &(TemplateInfo, Vec<OverlaySpec>)) -> bool {
+        self.entry.template == *info && self.entry.overlays == *overlays
     }
 }

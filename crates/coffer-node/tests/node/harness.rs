@@ -414,6 +414,7 @@ pub(crate) fn spec(limits: Limits) -> CreateSandbox {
         limits,
         network: coffer_core::network::Policy::default(),
         snapshot: None,
+        from_template: false,
         memory: false,
         volumes: Vec::new(),
     }

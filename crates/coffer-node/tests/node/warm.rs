@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use coffer_core::{Boot, SandboxId};
+use coffer_core::{Boot, SandboxId, SnapshotId};
 use coffer_engine::Engine as _;
 use coffer_node::WarmChoice;
 use coffer_wire::node::CreateSandbox;
@@ -19,6 +19,9 @@ crate::tests![
     dead_and_stale_slots_are_passed_over,
     kills_leave_whole_sandboxes_or_nothing,
     a_pool_settles_and_leaves_nothing,
+    a_template_of_a_project_has_slots_while_it_exists,
+    a_claimed_slot_keeps_what_its_template_changed,
+    deleting_a_template_while_its_slots_are_made_leaves_nothing,
 ];
 
 fn home(max: usize) -> Home {
@@ -312,6 +315,119 @@ async fn a_pool_settles_and_leaves_nothing() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(home.belongings().without("uid blocks"), before);
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+/// A request for a sandbox of a project's template.
+fn built(snapshot: SnapshotId) -> CreateSandbox {
+    CreateSandbox { snapshot: Some(snapshot), from_template: true, ..spec(small()) }
+}
+
+/// A node with a template that `script` made, and no slots yet.
+async fn with_template(home: &Home, script: &str) -> (TestNode, SnapshotId) {
+    let node = home.start().await;
+    let source = create(&node, &CreateSandbox { hostname: "builder".into(), ..spec(small()) }).await;
+    source.output(script).await;
+    let snapshot = node.snapshot(&source).await.snapshot;
+    node.engine.destroy(source.id).await.unwrap();
+    // The create taught the node to keep two of the host's.
+    ready(home, &node, 2).await;
+    (node, snapshot)
+}
+
+async fn a_template_of_a_project_has_slots_while_it_exists() {
+    let home = home(6);
+    let (node, snapshot) = with_template(&home, "echo built > /root/x").await;
+    // A fork or a restore teaches nothing.
+    let fork = create(&node, &CreateSandbox { from_template: false, ..built(snapshot) }).await;
+    node.engine.destroy(fork.id).await.unwrap();
+    ready(&home, &node, 2).await;
+
+    let first = create(&node, &built(snapshot)).await;
+    assert!(!is_claimed(&first));
+    ready(&home, &node, 4).await;
+    let named = CreateSandbox { hostname: "asked-for".into(), ..built(snapshot) };
+    let second = create(&node, &named).await;
+    assert!(is_claimed(&second));
+    let told = second.output("cat /root/x; hostname; cat /etc/hostname; grep -c asked-for /etc/hosts").await;
+    assert_eq!(told, "built\nasked-for\nasked-for\n1");
+    assert_ne!(first.output(MACHINE_ID).await, second.output(MACHINE_ID).await);
+    second.output("echo mine > /root/x").await;
+    ready(&home, &node, 4).await;
+    let third = create(&node, &built(snapshot)).await;
+    assert!(is_claimed(&third));
+    assert_eq!(third.output("cat /root/x").await, "built");
+    // What continues processes or mounts something comes from scratch; so does another template.
+    ready(&home, &node, 4).await;
+    let other = node.snapshot(&second).await.snapshot;
+    let of_other = create(&node, &built(other)).await;
+    assert!(!is_claimed(&of_other));
+    assert_eq!(of_other.output("cat /root/x").await, "mine");
+    ready(&home, &node, 6).await;
+
+    // Its slots end with it; sandboxes run on, and those of other templates have theirs.
+    node.engine.delete_snapshot(snapshot).await.unwrap();
+    node.engine.create(&built(snapshot)).await.unwrap_err();
+    ready(&home, &node, 4).await;
+    assert_eq!(third.output("cat /root/x").await, "built");
+    assert!(is_claimed(&create(&node, &built(other)).await));
+    // As any other.
+    node.engine.stop(second.id).await.unwrap();
+    node.engine.start(second.id, Boot::AsPaused).await.unwrap();
+    assert_eq!(second.output("hostname; cat /root/x").await, "asked-for\nmine");
+    node.engine.delete_snapshot(other).await.unwrap();
+    node.stop().await;
+    assert!(home.belongings().nothing(), "{:?}", home.belongings());
+}
+
+async fn a_claimed_slot_keeps_what_its_template_changed() {
+    let home = home(4);
+    let script =
+        "echo own > /etc/hostname; rm /etc/hosts; ln -s /root/target /etc/hosts; echo kept > /root/target";
+    let (node, snapshot) = with_template(&home, script).await;
+    create(&node, &built(snapshot)).await;
+    ready(&home, &node, 4).await;
+    let claimed = create(&node, &CreateSandbox { hostname: "asked-for".into(), ..built(snapshot) }).await;
+    assert!(is_claimed(&claimed));
+    let told = claimed.output("hostname; cat /etc/hostname /etc/hosts; readlink /etc/hosts").await;
+    assert_eq!(told, "asked-for\nown\nkept\n/root/target");
+    ready(&home, &node, 4).await;
+    // A pipe blocks no claim.
+    let script = "rm -f /etc/hostname /etc/hosts; mkfifo /etc/hostname; mkdir /etc/hosts";
+    claimed.output(script).await;
+    let odd = node.snapshot(&claimed).await.snapshot;
+    create(&node, &built(odd)).await;
+    ready(&home, &node, 4).await;
+    let claimed = create(&node, &built(odd)).await;
+    assert!(is_claimed(&claimed));
+    assert_eq!(claimed.output("stat -c %F /etc/hostname /etc/hosts").await, "fifo\ndirectory");
+    node.stop().await;
+}
+
+async fn deleting_a_template_while_its_slots_are_made_leaves_nothing() {
+    let home = home(8);
+    let (node, base) = with_template(&home, "echo built > /root/x").await;
+    for round in 0..8 {
+        let source = create(&node, &CreateSandbox { from_template: false, ..built(base) }).await;
+        let snapshot = node.snapshot(&source).await.snapshot;
+        let specs = [built(snapshot), built(snapshot), built(snapshot)];
+        let (made, deleted) = tokio::join!(
+            futures_util::future::join_all(specs.iter().map(|spec| node.engine.create(spec))),
+            async {
+                tokio::time::sleep(Duration::from_millis(15 * round)).await;
+                node.engine.delete_snapshot(snapshot).await
+            },
+        );
+        deleted.unwrap();
+        for spec in specs.iter().zip(&made).filter(|(_, made)| made.is_ok()).map(|(spec, _)| spec) {
+            node.engine.destroy(spec.sandbox).await.unwrap();
+        }
+        node.engine.destroy(source.id).await.unwrap();
+        assert!(node.engine.create(&built(snapshot)).await.is_err());
+    }
+    ready(&home, &node, 2).await;
+    node.engine.delete_snapshot(base).await.unwrap();
     node.stop().await;
     assert!(home.belongings().nothing(), "{:?}", home.belongings());
 }
