@@ -43,10 +43,6 @@ impl Contexts {
         contexts
     }
 
-    pub(crate) fn world(&self) -> &Arc<World> {
-        &self.world
-    }
-
     fn has(&self, language: Language) -> bool {
         language.program(&self.world.place).exists()
     }
