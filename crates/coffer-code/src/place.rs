@@ -1,6 +1,8 @@
 //! Where things are in the sandbox.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -38,23 +40,12 @@ impl Place {
     /// its kernels answer to nobody any more.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.run)?;
+        end_kernels(&self.run);
         for entry in std::fs::read_dir(&self.run)?.flatten() {
-            let name = entry.file_name();
-            if let Some(number) = name.to_str().and_then(|name| name.strip_prefix(NOTE)) {
-                end_if_same(number, &std::fs::read_to_string(entry.path()).unwrap_or_default());
-            }
             // What cannot be removed is in nobody's way: names are chosen at random.
             let _left = std::fs::remove_file(entry.path());
         }
         Ok(())
-    }
-
-    /// Notes a kernel, for the service after us.
-    pub(crate) fn note(&self, process: i32) -> Note {
-        let path = self.run.join(format!("{NOTE}{process}"));
-        // Without it, a kernel is left only if the service is killed.
-        let _unwritten = std::fs::write(&path, start_time(process).unwrap_or_default());
-        Note(path)
     }
 
     /// Who the sandbox is now; empty outside of one.
@@ -71,34 +62,22 @@ impl Place {
     }
 }
 
-const NOTE: &str = "process-";
-
-/// Names a kernel that runs; goes with it.
-#[derive(Debug)]
-pub(crate) struct Note(PathBuf);
-
-impl Drop for Note {
-    fn drop(&mut self) {
-        // A service that starts removes what is left.
-        let _gone = std::fs::remove_file(&self.0);
-    }
-}
-
-/// When a process was started, by which it is told from another one that has its number.
-fn start_time(process: i32) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may have anything in it, parentheses too. The time is the 20th field after it.
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(19).map(ToString::to_string)
-}
-
-fn end_if_same(number: &str, started: &str) {
-    let Some(process) = number.parse().ok().filter(|process| *process > 1) else { return };
-    if start_time(process).is_some_and(|time| time == started)
-        && let Some(group) = rustix::process::Pid::from_raw(process)
-    {
-        // It may end by itself meanwhile.
-        let _gone = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+/// Ends every process that was started with a connection file of this directory. They are found by their arguments: a
+/// restored process has another start time, and may have another number.
+fn end_kernels(run: &Path) {
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let is_ours = |argument: &[u8]| {
+            let path = Path::new(OsStr::from_bytes(argument));
+            path.parent() == Some(run) && path.extension() == Some(OsStr::new("json"))
+        };
+        if arguments.split(|byte| *byte == 0).any(is_ours)
+            && let Some(group) = rustix::process::Pid::from_raw(process)
+        {
+            // It may end by itself meanwhile.
+            let _gone = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
     }
 }
 
@@ -114,16 +93,17 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let place = Place { run: scratch.path().join("run"), ..Place::from_environment() };
         place.prepare().unwrap();
-        let start = || Process::start(Command::new("sleep").arg("1000").stdin(Stdio::null())).unwrap().0;
-        let (left, other) = (start(), start());
-        std::mem::forget(place.note(left.id()));
-        std::fs::write(place.run.join(format!("{NOTE}{}", other.id())), "1").unwrap();
+        let start = |file: PathBuf| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", "read x", "sh"]).arg(file).stdin(Stdio::piped());
+            Process::start(&mut command).unwrap().0
+        };
+        std::fs::write(place.run.join("a.json"), "").unwrap();
+        let (left, other) = (start(place.run.join("a.json")), start(scratch.path().join("a.json")));
         place.prepare().unwrap();
         left.ended().await;
-        assert!(!other.has_ended(), "its number alone does not make it the one that was noted");
+        assert!(!other.has_ended(), "it is not a kernel of ours");
         other.kill();
-        assert_eq!(std::fs::read_dir(&place.run).unwrap().count(), 0);
-        drop(place.note(other.id()));
         assert_eq!(std::fs::read_dir(&place.run).unwrap().count(), 0);
     }
 }

@@ -70,10 +70,6 @@ impl Process {
         self.signal(Signal::KILL);
     }
 
-    pub(crate) fn id(&self) -> i32 {
-        self.group.as_raw_nonzero().get()
-    }
-
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }

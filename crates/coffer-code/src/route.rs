@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +20,8 @@ use crate::stream;
 use crate::task;
 
 const LARGEST: usize = 16 << 20;
+/// A client that still sends does not hear why it is refused: so much is read and forgotten.
+const READ_PAST: usize = 256 << 20;
 
 pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
@@ -153,14 +155,23 @@ fn shape(context: &Context) -> Value {
 
 /// The body, or the answer of E2B's framework to one that it cannot read.
 async fn read<T: DeserializeOwned>(request: Request<Incoming>) -> Result<T, Answer> {
-    let body = match Limited::new(request.into_body(), LARGEST).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let why = format!("a request may have {} MiB", LARGEST >> 20);
-            return Err(text(StatusCode::PAYLOAD_TOO_LARGE, &why));
+    let mut body = request.into_body();
+    let (mut kept, mut count) = (BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return Err(text(StatusCode::BAD_REQUEST, "the request was cut")) };
+        let data = frame.into_data().unwrap_or_default();
+        count += data.len();
+        if count <= LARGEST {
+            kept.extend_from_slice(&data);
+        } else if count > READ_PAST {
+            break;
         }
-        Err(_) => return Err(text(StatusCode::BAD_REQUEST, "the request was cut")),
-    };
+    }
+    if count > LARGEST {
+        let why = format!("a request may have {} MiB", LARGEST >> 20);
+        return Err(text(StatusCode::PAYLOAD_TOO_LARGE, &why));
+    }
+    let body = kept.freeze();
     serde_json::from_slice(&body).map_err(|error| {
         let kind = if error.is_data() { "value_error" } else { "json_invalid" };
         let detail = json!([{"type": kind, "loc": ["body"], "msg": error.to_string(), "input": {}}]);

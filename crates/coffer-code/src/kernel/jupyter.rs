@@ -29,6 +29,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// After its reply a kernel says that it is idle. If that message was lost, the call ends all the same.
 const LATE: Duration = Duration::from_secs(3);
+/// The longest text of a line.
+const PIECE: usize = 1 << 20;
 /// How long code may ignore interrupts. Deno cannot interrupt code that awaits.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MESSAGE: Duration = Duration::from_secs(3);
@@ -134,6 +136,14 @@ struct Raised {
     ename: String,
     evalue: String,
     traceback: Vec<String>,
+    payload: Vec<Payload>,
+}
+
+/// What a kernel asks of us. We know one request: to end it.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Payload {
+    source: String,
 }
 
 impl Jupyter {
@@ -220,7 +230,8 @@ impl Jupyter {
             self.process.kill();
             return Ended::Died;
         }
-        let mut call = Call { id, sink, replied: false, idle: false, raised: false, unpublished: None };
+        let mut call =
+            Call { id, sink, replied: false, idle: false, raised: false, unpublished: None, leaves: false };
         let mut stopping = None;
         let mut late = Instant::now();
         while !(call.replied && call.idle) {
@@ -259,6 +270,11 @@ impl Jupyter {
                 () = tokio::time::sleep_until(late), if call.replied => break,
             }
         }
+        if call.leaves {
+            self.process.kill();
+            self.process.ended().await;
+            return Ended::Died;
+        }
         call.end()
     }
 
@@ -290,6 +306,8 @@ struct Call<'a> {
     raised: bool,
     /// The error of the reply, which may overtake the published one.
     unpublished: Option<Raised>,
+    /// The code has asked its kernel to end.
+    leaves: bool,
 }
 
 impl Call<'_> {
@@ -311,7 +329,9 @@ impl Call<'_> {
             "stream" => {
                 if let Some(stream) = message.content::<Stream<'_>>() {
                     let out = stream.name != "stderr";
-                    sink.put(&if out { Line::Stdout(&stream.text) } else { Line::Stderr(&stream.text) });
+                    for piece in pieces(&stream.text) {
+                        sink.put(&if out { Line::Stdout(piece) } else { Line::Stderr(piece) });
+                    }
                 }
             }
             "execute_result" | "display_data" => {
@@ -340,6 +360,7 @@ impl Call<'_> {
         }
         self.replied = true;
         let raised = message.content::<Raised>().unwrap_or_default();
+        self.leaves = raised.payload.iter().any(|payload| payload.source == "ask_exit");
         match raised.status.as_str() {
             "error" => self.unpublished = Some(raised),
             "abort" | "aborted" => {
@@ -368,6 +389,16 @@ impl Call<'_> {
     }
 }
 
+/// Text in parts that are not too long for a line: a kernel may collect what code prints for a while.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE.min(rest.len())));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 /// Kills a kernel whose start was given up.
 struct KillOnDrop(Option<Arc<Process>>);
 
@@ -394,4 +425,19 @@ fn write_connection(path: &Path, endpoints: &Endpoints, key: &str) -> io::Result
     });
     let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     Ok(serde_json::to_writer(file, &connection)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        let text = "€".repeat(PIECE);
+        let parts: Vec<&str> = pieces(&text).collect();
+        assert!(parts.len() > 3 && parts.iter().all(|part| part.len() <= PIECE));
+        assert_eq!(parts.concat(), text);
+        assert_eq!(pieces("").count(), 0);
+        assert_eq!(pieces("a").collect::<Vec<_>>(), ["a"]);
+    }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use self::bash::Bash;
 use self::jupyter::Jupyter;
 use crate::language::{Language, Variables};
-use crate::place::{Note, Place};
+use crate::place::Place;
 use crate::process::Process;
 use crate::stream::Sink;
 
@@ -37,7 +37,6 @@ pub(crate) struct Kernel {
     language: Language,
     backend: Backend,
     process: Arc<Process>,
-    _note: Note,
     /// The sandbox whose variables it has.
     identity: Option<String>,
 }
@@ -71,8 +70,7 @@ impl Kernel {
                 let (jupyter, process) = Jupyter::start(language, command, place).await?;
                 (Backend::Jupyter(Box::new(jupyter)), process)
             };
-            let note = place.note(process.id());
-            let mut kernel = Self { language, backend, process, _note: note, identity: None };
+            let mut kernel = Self { language, backend, process, identity: None };
             if let Some(opening) = language.opening() {
                 kernel.run_silent(opening).await;
             }
