@@ -24,7 +24,7 @@ NO_BASE := echo "note: the template 'base' could not be built; 'host' stands in 
 LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
 LINTED := $(LINTS) $(CARGO)
 
-.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template catalogue catalogue-sizes setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template catalogue catalogue-sizes code setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -39,6 +39,7 @@ help:
 	@echo "make vm      boot stock kernels in virtual machines and test there (VM=\"debian12 debian13 newest hybrid\")"
 	@echo "make kernels run the node's tests as if on each known host's kernel, by doing without what it lacks"
 	@echo "make bench   measure next to crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"
+	@echo "make code    build the code interpreter's template and run E2B's SDKs of it against a server"
 	@echo "make fuzz    feed readers of hostile bytes with what they do not expect, a minute each"
 	@echo "make check   format, lints and types; compiles all tests and runs none"
 	@echo "make doc     the code's documentation, in target/doc; broken links are errors"
@@ -141,6 +142,12 @@ KERNEL_HOSTS ?= debian12 ubuntu2404 debian13 cgroup1
 kernels: setup-test agentd
 	set -e; for host in $(KERNEL_HOSTS); do echo "as on $$host"; \
 		COFFER_KERNEL_HOST=$$host $(LINTED) test $(CI) --workspace --test node; done
+
+# The code interpreter with E2B's SDKs. Apart from `make test`, because its template takes minutes to build.
+code: setup-test embedded
+	$(LINTED) build $(CI) --workspace --bin coffer --test coffer
+	@$(CI_COFFER) template build base
+	COFFER_BIN=$(CURDIR)/$(CI_COFFER) e2e/run code
 
 # A real server with something to show, in Chromium.
 screenshots: setup-test build template

@@ -161,7 +161,7 @@ impl Attempt<'_> {
             && *done + 1 == keys.len()
         {
             // A server may have died between the last snapshot and this.
-            self.drop_blobs(&image).await;
+            self.drop_blobs(image).await;
             return Ok(base(layer));
         }
         let scratch = Base {

@@ -1,0 +1,24 @@
+//! Keeps the service running: starts it, waits for its end, starts it again.
+
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The pause before the next start doubles with every start that failed soon.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A service that ran this long did not fail to start.
+const SOUND: Duration = Duration::from_secs(10);
+
+#[expect(clippy::disallowed_methods, reason = "the keeper has one thread, which only waits")]
+pub(crate) fn keep() -> io::Result<()> {
+    let program = std::env::current_exe()?;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let since = Instant::now();
+        let ended = Command::new(&program).arg("serve").stdin(Stdio::null()).status()?;
+        pause = if since.elapsed() > SOUND { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+        eprintln!("coffer-code: the service ended ({ended}) and is started again");
+        std::thread::sleep(pause);
+    }
+}

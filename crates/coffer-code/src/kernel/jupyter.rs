@@ -1,0 +1,443 @@
+//! A Jupyter kernel: three sockets, and which message ends a call.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng as _;
+use rustix::process::Signal;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+use uuid::Uuid;
+use zeromq::{DealerSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocket};
+
+use super::message::{Message, Signer};
+use super::{Ended, Stopping, abandoned};
+use crate::language::{Interrupt, Language};
+use crate::line::{Bundle, Line};
+use crate::place::Place;
+use crate::process::Process;
+use crate::stream::Sink;
+
+/// Between two looks whether a kernel listens, and two questions whether it hears us.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// After its reply a kernel says that it is idle. If that message was lost, the call ends all the same.
+const LATE: Duration = Duration::from_secs(3);
+/// The longest text of a line.
+const PIECE: usize = 1 << 20;
+/// How long code may ignore interrupts. Deno cannot interrupt code that awaits.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE_MESSAGE: Duration = Duration::from_secs(3);
+
+pub(super) struct Jupyter {
+    shell: DealerSocket,
+    control: DealerSocket,
+    iopub: SubSocket,
+    signer: Signer,
+    interrupt: Interrupt,
+    process: Arc<Process>,
+    files: Files,
+}
+
+impl std::fmt::Debug for Jupyter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Jupyter").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+/// The connection file and the sockets' files, which go with the kernel.
+#[derive(Debug)]
+struct Files {
+    connection: PathBuf,
+    sockets: Vec<PathBuf>,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in self.sockets.iter().chain([&self.connection]) {
+            // The kernel may have removed it.
+            let _gone = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Where a kernel listens, in the order shell, iopub, control, stdin, heartbeat.
+struct Endpoints {
+    transport: &'static str,
+    address: String,
+    ports: [u16; 5],
+}
+
+impl Endpoints {
+    fn choose(language: Language, base: &Path) -> io::Result<Self> {
+        if language.has_unix_sockets() {
+            return Ok(Self {
+                transport: "ipc",
+                address: base.display().to_string(),
+                ports: [1, 2, 3, 4, 5],
+            });
+        }
+        // All are held until all are chosen.
+        let mut held = Vec::new();
+        for _ in 0..5 {
+            held.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+        }
+        let mut ports = [0; 5];
+        for (port, listener) in ports.iter_mut().zip(&held) {
+            *port = listener.local_addr()?.port();
+        }
+        Ok(Self { transport: "tcp", address: Ipv4Addr::LOCALHOST.to_string(), ports })
+    }
+
+    fn url(&self, number: usize) -> String {
+        let separator = if self.transport == "ipc" { '-' } else { ':' };
+        format!("{}://{}{separator}{}", self.transport, self.address, self.ports[number])
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let ports = if self.transport == "ipc" { &self.ports[..] } else { &[] };
+        ports.iter().map(|port| PathBuf::from(format!("{}-{port}", self.address))).collect()
+    }
+
+    async fn is_open(&self, number: usize) -> bool {
+        if self.transport == "ipc" {
+            let path = format!("{}-{}", self.address, self.ports[number]);
+            tokio::net::UnixStream::connect(path).await.is_ok()
+        } else {
+            tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[number])).await.is_ok()
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Stream<'a> {
+    #[serde(borrow)]
+    name: std::borrow::Cow<'a, str>,
+    #[serde(borrow)]
+    text: std::borrow::Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Shown {
+    #[serde(default)]
+    data: Bundle,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Raised {
+    status: String,
+    ename: String,
+    evalue: String,
+    traceback: Vec<String>,
+    payload: Vec<Payload>,
+}
+
+/// What a kernel asks of us. We know one request: to end it.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Payload {
+    source: String,
+}
+
+impl Jupyter {
+    pub(super) async fn start(
+        language: Language,
+        mut command: Command,
+        place: &Place,
+    ) -> io::Result<(Self, Arc<Process>)> {
+        let id = Uuid::new_v4().simple().to_string();
+        let base = place.run.join(&id[..12]);
+        let endpoints = Endpoints::choose(language, &base)?;
+        let key = hex::encode(rand::rng().random::<[u8; 32]>());
+        let files = Files { connection: base.with_extension("json"), sockets: endpoints.files() };
+        write_connection(&files.connection, &endpoints, &key)?;
+        command.args(language.arguments(&files.connection));
+        let (process, _) = Process::start(&mut command)?;
+        let guard = KillOnDrop(Some(Arc::clone(&process)));
+        let connecting = async {
+            while !endpoints.is_open(0).await || !endpoints.is_open(1).await {
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            let mut shell = DealerSocket::new();
+            let mut control = DealerSocket::new();
+            let mut iopub = SubSocket::new();
+            iopub.subscribe("").await.map_err(io::Error::other)?;
+            iopub.connect(&endpoints.url(1)).await.map_err(io::Error::other)?;
+            shell.connect(&endpoints.url(0)).await.map_err(io::Error::other)?;
+            control.connect(&endpoints.url(2)).await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>((shell, control, iopub))
+        };
+        let (shell, control, iopub) = tokio::select! {
+            connected = connecting => connected?,
+            () = process.ended() => return Err(io::Error::other("its kernel ended while it started")),
+        };
+        let signer = Signer::new(&key);
+        let mut jupyter = Self {
+            shell,
+            control,
+            iopub,
+            signer,
+            interrupt: language.interrupt(),
+            process: Arc::clone(&process),
+            files,
+        };
+        jupyter.greet().await?;
+        guard.disarm();
+        Ok((jupyter, process))
+    }
+
+    /// Asks until it answers on both sockets: a subscription takes effect some time after the connection.
+    async fn greet(&mut self) -> io::Result<()> {
+        let (mut replied, mut heard) = (false, false);
+        while !(replied && heard) {
+            if self.process.has_ended() {
+                return Err(io::Error::other("its kernel ended while it started"));
+            }
+            let (id, request) = self.signer.request("kernel_info_request", &json!({}));
+            self.shell.send(request).await.map_err(io::Error::other)?;
+            let until = Instant::now() + ASK_AGAIN;
+            while !(replied && heard) {
+                tokio::select! {
+                    message = self.shell.recv() => replied |= self.is_answer(message, &id),
+                    message = self.iopub.recv() => heard |= self.is_answer(message, &id),
+                    () = self.process.ended() => break,
+                    () = tokio::time::sleep_until(until) => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_answer(&self, message: zeromq::ZmqResult<zeromq::ZmqMessage>, id: &str) -> bool {
+        message.ok().and_then(|message| self.signer.read(message)).is_some_and(|message| message.parent == id)
+    }
+
+    pub(super) async fn run(&mut self, code: &str, sink: Option<&Sink>) -> Ended {
+        let silent = sink.is_none();
+        let request = json!({
+            "code": code, "silent": silent, "store_history": !silent, "user_expressions": {}, "allow_stdin": false,
+            "stop_on_error": !silent,
+        });
+        let (id, request) = self.signer.request("execute_request", &request);
+        if self.shell.send(request).await.is_err() {
+            self.process.kill();
+            return Ended::Died;
+        }
+        let mut call =
+            Call { id, sink, replied: false, idle: false, raised: false, unpublished: None, leaves: false };
+        let mut stopping = None;
+        let mut late = Instant::now();
+        while !(call.replied && call.idle) {
+            tokio::select! {
+                biased;
+                message = self.iopub.recv() => match message {
+                    Ok(message) => {
+                        late = Instant::now() + LATE;
+                        if let Some(message) = self.signer.read(message) {
+                            call.take(&message);
+                        }
+                    }
+                    Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                },
+                message = self.shell.recv() => match message {
+                    Ok(message) => {
+                        late = Instant::now() + LATE;
+                        if let Some(message) = self.signer.read(message) {
+                            call.take_reply(&message);
+                        }
+                    }
+                    Err(_) => tokio::time::sleep(LOOK_AGAIN).await,
+                },
+                () = self.process.ended() => return Ended::Died,
+                () = abandoned(sink), if stopping.is_none() => {
+                    stopping = Some(Stopping::new(self.patience()));
+                    self.interrupt().await;
+                }
+                again = Stopping::next(&mut stopping) => {
+                    if !again {
+                        self.process.kill();
+                        return Ended::Died;
+                    }
+                    self.interrupt().await;
+                }
+                () = tokio::time::sleep_until(late), if call.replied => break,
+            }
+        }
+        if call.leaves {
+            self.process.kill();
+            self.process.ended().await;
+            return Ended::Died;
+        }
+        call.end()
+    }
+
+    fn patience(&self) -> Duration {
+        match self.interrupt {
+            Interrupt::Signal => PATIENCE,
+            Interrupt::Message => PATIENCE_MESSAGE,
+        }
+    }
+
+    async fn interrupt(&mut self) {
+        match self.interrupt {
+            Interrupt::Signal => self.process.signal(Signal::INT),
+            Interrupt::Message => {
+                let (_, request) = self.signer.request("interrupt_request", &json!({}));
+                // A kernel that does not take it is killed soon.
+                let _sent = self.control.send(request).await;
+            }
+        }
+    }
+}
+
+/// A call that waits for its end.
+struct Call<'a> {
+    id: String,
+    sink: Option<&'a Sink>,
+    replied: bool,
+    idle: bool,
+    raised: bool,
+    /// The error of the reply, which may overtake the published one.
+    unpublished: Option<Raised>,
+    /// The code has asked its kernel to end.
+    leaves: bool,
+}
+
+impl Call<'_> {
+    /// A message that all clients of a kernel get.
+    fn take(&mut self, message: &Message) {
+        if message.parent != self.id {
+            return;
+        }
+        if message.kind == "status" {
+            #[derive(Deserialize)]
+            struct Status {
+                execution_state: String,
+            }
+            self.idle |= message.content::<Status>().is_some_and(|status| status.execution_state == "idle");
+            return;
+        }
+        let Some(sink) = self.sink else { return };
+        match message.kind.as_str() {
+            "stream" => {
+                if let Some(stream) = message.content::<Stream<'_>>() {
+                    let out = stream.name != "stderr";
+                    for piece in pieces(&stream.text) {
+                        sink.put(&if out { Line::Stdout(piece) } else { Line::Stderr(piece) });
+                    }
+                }
+            }
+            "execute_result" | "display_data" => {
+                if let Some(shown) = message.content::<Shown>() {
+                    sink.put(&Line::Result { data: &shown.data, main: message.kind == "execute_result" });
+                }
+            }
+            "execute_input" => {
+                #[derive(Deserialize)]
+                struct Input {
+                    execution_count: u64,
+                }
+                if let Some(input) = message.content::<Input>() {
+                    sink.put(&Line::Count(input.execution_count));
+                }
+            }
+            "error" => self.raise(&message.content::<Raised>().unwrap_or_default()),
+            _ => {}
+        }
+    }
+
+    /// The answer to us alone. It repeats an error that was published, and is the only word of one that was not.
+    fn take_reply(&mut self, message: &Message) {
+        if message.parent != self.id || message.kind != "execute_reply" {
+            return;
+        }
+        self.replied = true;
+        let raised = message.content::<Raised>().unwrap_or_default();
+        self.leaves = raised.payload.iter().any(|payload| payload.source == "ask_exit");
+        match raised.status.as_str() {
+            "error" => self.unpublished = Some(raised),
+            "abort" | "aborted" => {
+                let value = "the kernel did not run the code".to_string();
+                let raised = Raised { ename: "ExecutionAborted".into(), evalue: value, ..Raised::default() };
+                self.unpublished = Some(raised);
+            }
+            _ => {}
+        }
+    }
+
+    /// All has arrived: an error that was only replied is told now.
+    fn end(mut self) -> Ended {
+        if let Some(raised) = self.unpublished.take().filter(|_| !self.raised) {
+            self.raise(&raised);
+        }
+        Ended::Done
+    }
+
+    fn raise(&mut self, raised: &Raised) {
+        self.raised = true;
+        if let Some(sink) = self.sink {
+            let traceback = raised.traceback.concat();
+            sink.put(&Line::Error { name: &raised.ename, value: &raised.evalue, traceback: &traceback });
+        }
+    }
+}
+
+/// Text in parts that are not too long for a line: a kernel may collect what code prints for a while.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE.min(rest.len())));
+        rest = after;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// Kills a kernel whose start was given up.
+struct KillOnDrop(Option<Arc<Process>>);
+
+impl KillOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        if let Some(process) = &self.0 {
+            process.kill();
+        }
+    }
+}
+
+fn write_connection(path: &Path, endpoints: &Endpoints, key: &str) -> io::Result<()> {
+    let [shell, iopub, control, stdin, heartbeat] = endpoints.ports;
+    let connection = json!({
+        "transport": endpoints.transport, "ip": endpoints.address, "shell_port": shell, "iopub_port": iopub,
+        "control_port": control, "stdin_port": stdin, "hb_port": heartbeat, "key": key,
+        "signature_scheme": "hmac-sha256", "kernel_name": "",
+    });
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    Ok(serde_json::to_writer(file, &connection)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        let text = "€".repeat(PIECE);
+        let parts: Vec<&str> = pieces(&text).collect();
+        assert!(parts.len() > 3 && parts.iter().all(|part| part.len() <= PIECE));
+        assert_eq!(parts.concat(), text);
+        assert_eq!(pieces("").count(), 0);
+        assert_eq!(pieces("a").collect::<Vec<_>>(), ["a"]);
+    }
+}

@@ -1,0 +1,181 @@
+//! A kernel: starts, runs one piece of code at a time, is interrupted, dies.
+
+mod bash;
+mod jupyter;
+mod message;
+
+use std::io;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::bash::Bash;
+use self::jupyter::Jupyter;
+use crate::language::{Language, Variables};
+use crate::place::Place;
+use crate::process::Process;
+use crate::stream::Sink;
+
+/// How long a kernel may take to start, and our own code in it to run.
+const START_LIMIT: Duration = Duration::from_secs(60);
+const SILENT_LIMIT: Duration = Duration::from_secs(20);
+/// Between two interrupts of code that does not stop.
+const INTERRUPT_AGAIN: Duration = Duration::from_secs(2);
+
+/// How code ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Done,
+    /// With its kernel, which must be started anew.
+    Died,
+}
+
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    language: Language,
+    backend: Backend,
+    process: Arc<Process>,
+    /// The sandbox whose variables it has.
+    identity: Option<String>,
+}
+
+#[derive(Debug)]
+enum Backend {
+    Jupyter(Box<Jupyter>),
+    Bash(Box<Bash>),
+}
+
+impl Kernel {
+    /// Starts one in a directory, with the variables of a sandbox if they are known.
+    pub(crate) async fn start(
+        language: Language,
+        place: &Place,
+        directory: &str,
+        known: Option<(&str, &Variables)>,
+    ) -> io::Result<Self> {
+        let starting = async {
+            let mut command = command(language, place, directory);
+            if let Some((_, variables)) = known {
+                let possible = |(name, value): &(&String, &String)| {
+                    !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
+                };
+                command.envs(variables.iter().filter(possible));
+            }
+            let (backend, process) = if language == Language::Bash {
+                let (bash, process) = Bash::start(command, place).await?;
+                (Backend::Bash(Box::new(bash)), process)
+            } else {
+                let (jupyter, process) = Jupyter::start(language, command, place).await?;
+                (Backend::Jupyter(Box::new(jupyter)), process)
+            };
+            let mut kernel = Self { language, backend, process, identity: None };
+            if let Some(opening) = language.opening() {
+                kernel.run_silent(opening).await;
+            }
+            kernel.identity = known.map(|(identity, _)| identity.to_string());
+            Ok(kernel)
+        };
+        tokio::time::timeout(START_LIMIT, starting)
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other(format!("it did not answer within {START_LIMIT:?}"))))
+    }
+
+    pub(crate) fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// Gives it the variables of the sandbox that it is in, if it has those of another one or none.
+    pub(crate) async fn arrive(&mut self, identity: &str, variables: &Variables) -> Ended {
+        if self.identity.as_deref() == Some(identity) {
+            return Ended::Done;
+        }
+        let ended = self.run_silent(&self.language.arrival(variables, self.identity.is_none())).await;
+        self.identity = Some(identity.to_string());
+        ended
+    }
+
+    /// Sets variables of a call.
+    pub(crate) async fn set(&mut self, variables: &Variables) -> Ended {
+        self.run_silent(&self.language.set(variables)).await
+    }
+
+    /// Runs code of a client. If the client leaves, the code is interrupted, and killed if that does not end it.
+    pub(crate) async fn run(&mut self, code: &str, sink: &Sink) -> Ended {
+        match &mut self.backend {
+            Backend::Jupyter(jupyter) => jupyter.run(code, Some(sink)).await,
+            Backend::Bash(bash) => bash.run(code, Some(sink)).await,
+        }
+    }
+
+    /// Runs code of ours, of which the client sees nothing.
+    pub(crate) async fn run_silent(&mut self, code: &str) -> Ended {
+        if code.is_empty() {
+            return Ended::Done;
+        }
+        let running = async {
+            match &mut self.backend {
+                Backend::Jupyter(jupyter) => jupyter.run(code, None).await,
+                Backend::Bash(bash) => bash.run(code, None).await,
+            }
+        };
+        let ended = tokio::time::timeout(SILENT_LIMIT, running).await;
+        ended.unwrap_or_else(|_| {
+            self.process.kill();
+            Ended::Died
+        })
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// Without what `sudo` has added, and without the service's own input and output.
+fn command(language: Language, place: &Place, directory: &str) -> Command {
+    let mut command = Command::new(language.program(place));
+    for name in ["SUDO_COMMAND", "SUDO_USER", "SUDO_UID", "SUDO_GID", "MAIL"] {
+        command.env_remove(name);
+    }
+    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_string());
+    let own = format!("{}/bin", place.home.display());
+    let path = if path.split(':').any(|part| part == own) { path } else { format!("{own}:{path}") };
+    command.env("PATH", path).env("LANG", "C.UTF-8").env("PWD", place.directory(directory));
+    command.envs(language.own_variables(place));
+    command.current_dir(place.directory(directory));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// When to interrupt code whose client has left, and when to give up on it.
+#[derive(Debug)]
+struct Stopping {
+    again: Instant,
+    until: Instant,
+}
+
+impl Stopping {
+    fn new(patience: Duration) -> Self {
+        let now = Instant::now();
+        Self { again: now + INTERRUPT_AGAIN, until: now + patience }
+    }
+
+    /// Waits for the next interrupt; false if it is time to kill.
+    async fn next(stopping: &mut Option<Self>) -> bool {
+        let Some(stopping) = stopping else { return std::future::pending().await };
+        tokio::time::sleep_until(stopping.again.min(stopping.until)).await;
+        stopping.again = Instant::now() + INTERRUPT_AGAIN;
+        Instant::now() < stopping.until
+    }
+}
+
+/// Waits until the client has left, or for ever if there is none.
+async fn abandoned(sink: Option<&Sink>) {
+    match sink {
+        Some(sink) => sink.abandoned().await,
+        None => std::future::pending().await,
+    }
+}

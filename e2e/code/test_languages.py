@@ -1,0 +1,75 @@
+"""The other languages: JavaScript and TypeScript by Deno, R by IRkernel, Bash by our own driver."""
+
+import pytest
+
+
+def test_javascript(box):
+    run = lambda code, **options: box.run_code(code, language="js", **options)
+    assert run("console.log('Hello, World!')").logs.stdout == ["Hello, World!\n"]
+    run("const x = 1")
+    assert run("x").text == "1" and run("const x = 2; x").text == "2"
+    assert run("process.cwd()").text == "/home/user"
+    assert run("import fs from 'fs'; fs.existsSync('/')").text == "true"
+    assert run("require('node:path').join('a', 'b')").text == "a/b"
+    assert "".join(run("process.stdout.write('raw')").logs.stdout) == "raw"
+    assert run("async function f() { return 'awaited' }; await f()").text == "awaited"
+    value = "a'b\"é\u2028`${x}\n\\"
+    assert "".join(run("process.stdout.write(process.env.CALL)", envs={"CALL": value}).logs.stdout) == value
+    assert run("process.env.CALL ?? 'none'").text == "none"
+    failed = run("throw new TypeError('no')")
+    assert failed.error.name == "TypeError" and failed.error.value == "no"
+    assert run("console.error('bad')").logs.stderr == ["bad\n"]
+
+
+def test_typescript_is_a_context_of_its_own(box):
+    run = lambda code: box.run_code(code, language="ts")
+    assert run("function less(x: number, y: number): number { return x - y }; less(1, 2)").text == "-1"
+    assert run("enum Colour { Red = 7 }; Colour.Red").text == "7"
+    assert box.run_code("typeof less", language="js").text == "undefined"
+
+
+def test_r(box):
+    run = lambda code, **options: box.run_code(code, language="r", **options)
+    assert run('print("Hello, World!")').logs.stdout == ['[1] "Hello, World!"\n']
+    run("x <- 41")
+    assert run("x + 1").results[0].text == "[1] 42"
+    assert run("getwd()").results[0].text == '[1] "/home/user"'
+    value = "a'b\"é\n\\x"
+    assert "".join(run("cat(Sys.getenv('CALL'))", envs={"CALL": value}).logs.stdout) == value
+    assert run("Sys.getenv('CALL', unset = 'default')").results[0].text == '[1] "default"'
+    assert "no such thing" in run("stop('no such thing')").error.value
+    assert run("plot(1:3)").results[0].png
+    assert "<table" in run("data.frame(a = 1:2)").results[0].html
+
+
+def test_bash(box):
+    run = lambda code, **options: box.run_code(code, language="bash", **options)
+    assert run("cd /tmp; x=5; f() { echo f $x; }").error is None
+    done = run("f; pwd; ls /nope; echo é")
+    assert "".join(done.logs.stdout) == "f 5\n/tmp\né\n" and "/nope" in "".join(done.logs.stderr)
+    assert done.error is None
+    failed = run("echo before; (exit 3)")
+    assert failed.error.value == "3" and failed.logs.stdout == ["before\n"]
+    assert run("cat; echo over").logs.stdout == ["over\n"], "nothing to read"
+    assert "syntax error" in "".join(run("if true; then").logs.stderr)
+    assert run("echo \"$CALL\"", envs={"CALL": "a'b $(id)"}).logs.stdout == ["a'b $(id)\n"]
+    assert run("echo ${CALL:-default}").logs.stdout == ["default\n"]
+    assert "".join(run("seq 100000 | tail -1; echo 'a!b'").logs.stdout) == "100000\na!b\n"
+    first = run(":").execution_count
+    assert run(":").execution_count == first + 1
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "said"),
+    [
+        ("python", "import os; print(os.environ['PLACE'])", "here\n"),
+        ("js", "console.log(process.env.PLACE)", "here\n"),
+        ("r", "cat(Sys.getenv('PLACE'), '\\n', sep = '')", "here\n"),
+        ("bash", "echo $PLACE", "here\n"),
+    ],
+)
+def test_each_has_the_sandboxes_variables(make, language, code, said):
+    sandbox = make(envs={"PLACE": "here"})
+    assert "".join(sandbox.run_code(code, language=language).logs.stdout) == said
+    assert "".join(sandbox.run_code(code, language=language, envs={"PLACE": "there"}).logs.stdout) == "there\n"
+    assert "".join(sandbox.run_code(code, language=language).logs.stdout) == said
