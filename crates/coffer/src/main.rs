@@ -50,6 +50,8 @@ enum Verb {
     Config(config::Config),
     /// Build and list templates
     Template(template::Template),
+    #[command(flatten)]
+    Client(coffer_cli::Verb),
     /// The privileged part that creates sandboxes (started by `up`)
     #[command(hide = true)]
     Node(node::Node),
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Verb::Up(up) => up.run(&sources),
         Verb::Config(config) => config.run(&sources),
         Verb::Template(template) => template.run(&sources),
+        Verb::Client(verb) => return verb.run(<Arguments as clap::CommandFactory>::command),
         Verb::Node(node) => node.run(),
         Verb::Preflight(preflight) => preflight.run(),
         Verb::Server(server) => server.run(),
