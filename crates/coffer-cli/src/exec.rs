@@ -90,7 +90,7 @@ impl Exec {
     pub(crate) async fn run(self, context: &Context) -> Outcome {
         let mut command = self.manner.command(self.command);
         command.env.extend(pairs::variables(&self.env)?);
-        let id = sandboxes::resolve(context, &self.sandbox).await?;
+        let id = sandboxes::resolve(context, &self.sandbox).await.map_err(not_run)?;
         attach(&context.client, &id, &command).await.map_err(not_run)
     }
 }
@@ -107,7 +107,7 @@ pub struct Sh {
 impl Sh {
     pub(crate) async fn run(self, context: &Context) -> Outcome {
         let command = self.manner.command(vec![]);
-        let id = sandboxes::resolve(context, &self.sandbox).await?;
+        let id = sandboxes::resolve(context, &self.sandbox).await.map_err(not_run)?;
         attach(&context.client, &id, &command).await.map_err(not_run)
     }
 }

@@ -406,8 +406,11 @@ async fn snapshot_named(context: &Context, text: &str) -> Result<Snapshot, Failu
         return Ok(context.client.snapshot(text).await?);
     }
     let all = context.client.snapshots(&SnapshotQuery::default()).all().await?;
-    let name =
-        |one: &Snapshot| one.full_name.clone().map(|name| name.trim_end_matches(":default").to_string());
+    // A name refers to its newest snapshot only, which has the full name.
+    let name = |one: &Snapshot| {
+        let name = one.full_name.as_ref().and(one.name.as_ref())?;
+        Some(if one.tag == "default" { name.clone() } else { format!("{name}:{}", one.tag) })
+    };
     let named: Vec<(&Snapshot, Option<String>)> = all.iter().map(|one| (one, name(one))).collect();
     let found =
         pick(&named, "snapshot", "snapshot ls", text, |one| one.0.id.as_str(), |one| one.1.as_deref())?;
