@@ -8,7 +8,7 @@ use coffer_core::AgentId;
 
 use crate::context::{Context, pick};
 use crate::failure::{Failure, Outcome};
-use crate::{pairs, tasks};
+use crate::pairs;
 
 /// Coding agents of the project
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ impl Agents {
             AgentVerb::Add { name, preset, model, secret, definition } => {
                 let definition = match (preset, definition) {
                     (Some(preset), _) => Some(Definition {
-                        preset: tasks::word(Some(preset))?.ok_or_else(|| Failure::usage("name a preset"))?,
+                        preset: pairs::word(Some(preset))?.ok_or_else(|| Failure::usage("name a preset"))?,
                         command: None,
                         model,
                         prompt: None,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::failure::{FAILED, Failure, INTERRUPTED, Outcome};
-use crate::{agents, escape, printer, sandboxes, tasks};
+use crate::{agents, escape, pairs, printer, sandboxes};
 
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -104,7 +104,7 @@ impl Compete {
         };
         Ok(NewCompetition {
             title: self.title,
-            prompt: tasks::text(self.prompt)?,
+            prompt: pairs::text(self.prompt)?,
             repository: self.repo,
             sandbox_id,
             base_branch: self.base,
@@ -113,7 +113,7 @@ impl Compete {
             template: self.template,
             prepare_command: self.prepare,
             entries,
-            rule: tasks::word(Some(self.rule))?,
+            rule: pairs::word(Some(self.rule))?,
             budget: self.budget,
             decide_within_s: None,
         })

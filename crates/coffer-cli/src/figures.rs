@@ -3,7 +3,7 @@
 use coffer_core::clock::now_ms;
 use serde_json::Value;
 
-use crate::escape;
+use crate::{encode, escape};
 
 /// A field of a row: `created_at` as an age, `size_bytes` as a size, anything else as it is.
 pub(crate) fn cell(item: &Value, column: &str) -> String {
@@ -39,7 +39,7 @@ pub(crate) fn text(value: &Value) -> String {
                 .collect::<Vec<_>>()
                 .join(" ")
         }
-        nested => crate::printer::json(nested, false),
+        nested => encode::json(nested, false),
     }
 }
 

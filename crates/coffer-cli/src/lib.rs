@@ -18,6 +18,7 @@ mod bounds;
 mod compete;
 mod context;
 mod cp;
+mod encode;
 mod escape;
 mod exec;
 mod failure;

@@ -1,6 +1,8 @@
-//! `KEY=VALUE` arguments.
+//! Values of arguments: `KEY=VALUE`, durations, sizes, words of the API.
 
 use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
 
 use crate::failure::Failure;
 
@@ -64,6 +66,20 @@ pub(crate) fn mebibytes(text: &str) -> Result<u64, String> {
     };
     let parsed = number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor));
     parsed.filter(|&size| size > 0).ok_or_else(|| "use a size such as 512MiB or 2GiB".to_string())
+}
+
+/// A word as an enum of the API.
+pub(crate) fn word<T: DeserializeOwned>(text: Option<String>) -> Result<Option<T>, Failure> {
+    let read = text.map(|text| serde_json::from_value(serde_json::Value::String(text)));
+    read.transpose().map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Text as it is given, or from stdin for `-`.
+pub(crate) fn text(given: Option<String>) -> Result<String, Failure> {
+    match given.as_deref() {
+        Some("-") => Ok(std::io::read_to_string(std::io::stdin())?),
+        _ => Ok(given.unwrap_or_default()),
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use coffer_api_types::volumes::{NewVolume, Volume};
 
 use crate::context::{Context, pick};
 use crate::failure::{Failure, Outcome};
-use crate::{agents, login, pairs, tasks};
+use crate::{agents, login, pairs};
 
 /// Repositories of the project
 #[derive(Debug, Args)]
@@ -245,8 +245,8 @@ impl Keys {
             KeyVerb::Create { name, role, kind, agent, expires, project } => {
                 let new = NewKeyRequest {
                     name,
-                    role: tasks::word(role)?,
-                    kind: tasks::word(kind)?,
+                    role: pairs::word(role)?,
+                    kind: pairs::word(kind)?,
                     agent_id: agents::resolve_some(context, agent.as_deref()).await?,
                     expires_in_s: expires,
                 };

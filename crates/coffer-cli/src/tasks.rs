@@ -9,11 +9,11 @@ use coffer_api_types::git::DiffQuery;
 use coffer_api_types::pulls::{Merge, Pull, PullQuery};
 use coffer_api_types::tasks::{NewTask, Task, TaskQuery};
 use coffer_core::TaskId;
-use serde::de::DeserializeOwned;
 
 use crate::agents;
 use crate::context::{Context, pick};
 use crate::failure::{Failure, NOT_FOUND, Outcome, STATE};
+use crate::pairs::{text, word};
 use crate::{escape, printer};
 
 /// Tasks: work for agents, from a prompt to a pull request
@@ -132,20 +132,6 @@ struct Add {
     /// Start the first attempt at once
     #[arg(long)]
     start: bool,
-}
-
-/// A word as an enum of the API.
-pub(crate) fn word<T: DeserializeOwned>(text: Option<String>) -> Result<Option<T>, Failure> {
-    let read = text.map(|text| serde_json::from_value(serde_json::Value::String(text)));
-    read.transpose().map_err(|error| Failure::usage(error.to_string()))
-}
-
-/// Text as it is given, or from stdin for `-`.
-pub(crate) fn text(given: Option<String>) -> Result<String, Failure> {
-    match given.as_deref() {
-        Some("-") => Ok(std::io::read_to_string(std::io::stdin())?),
-        _ => Ok(given.unwrap_or_default()),
-    }
 }
 
 pub(crate) async fn resolve(context: &Context, text: &str) -> Result<Task, Failure> {

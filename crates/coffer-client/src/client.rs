@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 
 use crate::connection::{Body, Flow, Server, empty, full};
 use crate::error::{Error, Refusal};
-use crate::pages::Pages;
 
 /// The longest answer that is read as a whole.
 const LONGEST_ANSWER: usize = 64 << 20;
@@ -160,11 +159,6 @@ impl Client {
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Error> {
         self.tell(Method::DELETE, path, None::<&()>).await
-    }
-
-    /// A list, page by page.
-    pub(crate) fn list<T>(&self, path: String, query: &impl Serialize) -> Pages<T> {
-        Pages::new(self.clone(), path, encode(query))
     }
 }
 

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use coffer_api_types::Page;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::{Client, with_query};
+use crate::client::{Client, encode, with_query};
 use crate::error::Error;
 
 /// A list that is fetched as it is read.
@@ -23,8 +24,15 @@ pub struct Pages<T> {
     kind: PhantomData<fn() -> T>,
 }
 
+impl Client {
+    /// A list, page by page.
+    pub(crate) fn list<T>(&self, path: String, query: &impl Serialize) -> Pages<T> {
+        Pages::new(self.clone(), path, encode(query))
+    }
+}
+
 impl<T> Pages<T> {
-    pub(crate) fn new(client: Client, path: String, query: String) -> Self {
+    fn new(client: Client, path: String, query: String) -> Self {
         let (read, cursor) = (VecDeque::new(), Some(None));
         Self { client, path, query, read, cursor, page_size: Some(200), kind: PhantomData }
     }
@@ -59,7 +67,7 @@ impl<T: DeserializeOwned> Pages<T> {
 
     async fn fetch(&self, cursor: Option<String>) -> Result<Page<T>, Error> {
         let part = coffer_api_types::PageQuery { limit: self.page_size, cursor };
-        let parts = [self.query.clone(), crate::client::encode(&part)];
+        let parts = [self.query.clone(), encode(&part)];
         let query = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("&");
         self.client.get(&with_query(self.path.clone(), &query)).await
     }

@@ -22,6 +22,8 @@ mod own_directory;
 mod preflight;
 mod printer;
 mod privilege;
+#[cfg(test)]
+mod reference;
 mod roots;
 mod server;
 mod signals;

@@ -7,6 +7,7 @@
 )]
 
 mod arguments;
+mod client;
 mod egress;
 mod harness;
 mod living;
