@@ -238,6 +238,7 @@ fn every_shape_reads_back_what_it_writes() {
         repositories::NewRepository, sandboxes::Extension, sandboxes::NewSandbox,
         sandboxes::PauseBody, sandboxes::ResumeBody, secrets::NewValue, session::SignIn,
         snapshots::NewSnapshot, snapshots::RollbackBody, tasks::ChangedTask, tasks::NewTask,
+        templates::NewTemplateBuild, templates::NewTemplateStep, templates::RegistryLogin,
         volumes::NewMount, volumes::NewVolume, webhooks::ChangedWebhook, webhooks::NewWebhook,
     ];
     let responses = all![check_response:
@@ -266,7 +267,9 @@ fn every_shape_reads_back_what_it_writes() {
         sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, secrets::MasterKey,
         secrets::Missing, secrets::Secret, session::Identity, session::OwnProject,
         snapshots::Snapshot, tasks::AttentionShape, tasks::OnReview, tasks::PlaceShape,
-        tasks::Task, templates::Template, usage::Prices, usage::UsageEntry, volumes::Volume,
+        tasks::Task, templates::RequestedTemplateBuild, templates::Template,
+        templates::TemplateBuild, templates::TemplateBuildFailure, templates::TemplateBuildLine,
+        templates::TemplateFiles, usage::Prices, usage::UsageEntry, volumes::Volume,
         volumes::VolumeDetail, volumes::VolumeMount, webhooks::Delivery,
         webhooks::DeliveryDetail, webhooks::MadeWebhook, webhooks::SigningSecret,
         webhooks::Webhook,
@@ -293,7 +296,8 @@ fn every_query_reads_back_what_it_writes() {
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,
         git::RepositoryQuery, logs::FormQuery, logs::LogQuery, network::ReachQuery,
         pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
-        tasks::TaskQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
+        tasks::TaskQuery, templates::TemplateBuildLogQuery, templates::TemplateBuildQuery,
+        templates::TemplateQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
         PageQuery,
     ];
     report(&queries);

@@ -119,7 +119,18 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     // The installation.
     ("GET", "/metrics", OPERATOR),
     ("GET", "/api/v1/host", PROJECT),
+    // Agents use templates; what they would build, others would run.
     ("GET", "/api/v1/templates", PROJECT),
+    ("POST", "/api/v1/templates", STAFF),
+    ("GET", "/api/v1/templates/{template}", PROJECT),
+    ("DELETE", "/api/v1/templates/{template}", STAFF),
+    ("POST", "/api/v1/template-files", STAFF),
+    ("GET", "/api/v1/template-files/{hash}", STAFF),
+    ("GET", "/api/v1/template-builds", PROJECT),
+    ("GET", "/api/v1/template-builds/{build}", PROJECT),
+    ("POST", "/api/v1/template-builds/{build}/cancel", STAFF),
+    ("GET", "/api/v1/template-builds/{build}/log", PROJECT),
+    ("GET", "/api/v1/template-builds/{build}/stream", PROJECT),
     ("GET", "/api/v1/admin/host", OPERATOR),
     ("GET", "/api/v1/admin/master-key", OPERATOR),
     ("POST", "/api/v1/admin/master-key/rotate", OPERATOR),

@@ -4,6 +4,7 @@ use coffer_core::{Code, Refusal};
 use coffer_fleet::FleetError;
 use coffer_store::{OverQuota, StoreError, TemplateError};
 
+use crate::dockerfile::BadDockerfile;
 use crate::step::BadPlan;
 
 /// Why a request about a template was refused.
@@ -20,6 +21,11 @@ pub enum BuildError {
     AlreadyStarted,
     #[error(transparent)]
     BadPlan(#[from] BadPlan),
+    #[error(transparent)]
+    BadDockerfile(#[from] BadDockerfile),
+    /// A build names files that the project does not have.
+    #[error("the files '{0}' were not uploaded")]
+    NoFiles(String),
     #[error("the upload link is unknown, was used, or has expired")]
     NoGrant,
     #[error("the files have more than {0} bytes")]
@@ -51,7 +57,10 @@ impl BuildError {
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),
-            Self::BadPlan(_) => Refusal::new(Code::Invalid, text),
+            Self::BadPlan(_) | Self::BadDockerfile(_) => Refusal::new(Code::Invalid, text),
+            Self::NoFiles(_) => {
+                Refusal::new(Code::Invalid, text).hint("upload them with POST /api/v1/template-files")
+            }
             Self::NoGrant => Refusal::new(Code::Forbidden, text).hint("request a new link"),
             Self::TooLarge(_) => Refusal::new(Code::PayloadTooLarge, text),
             Self::Broken(_) | Self::TooSlow => Refusal::new(Code::Invalid, text),

@@ -22,19 +22,24 @@
 )]
 
 mod builds;
+pub mod dockerfile;
 mod error;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod image;
 mod key;
 mod log;
 mod names;
+mod room;
 mod run;
+mod secrets;
 mod source;
 mod step;
 mod sweep;
 mod workplace;
 
-pub use builds::{BuildSettings, Builds, Images, RegistrySettings, Upload};
+pub use builds::{BuildSettings, Builds, Images, RegistrySettings, Submission, Upload};
 pub use error::BuildError;
 pub use names::ImageNames;
 pub use step::{BadPlan, is_hash};

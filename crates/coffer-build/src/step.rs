@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use coffer_core::{BuildPlan, BuildSource, BuildStep, BuildStepKind};
 
 /// Most steps of a build.
-const MOST_STEPS: usize = 500;
+pub(crate) const MOST_STEPS: usize = 500;
 /// Most arguments of a step, and the longest one.
 const MOST_ARGS: usize = 512;
 const LONGEST_ARG: usize = 64 * 1024;
@@ -18,6 +18,10 @@ pub(crate) enum Step {
     Run {
         command: String,
         user: Option<String>,
+        /// Variables of this command only.
+        env: BTreeMap<String, String>,
+        /// More of them, with the names of the secrets that have their values.
+        secrets: BTreeMap<String, String>,
     },
     Copy {
         source: String,
@@ -46,7 +50,7 @@ pub struct BadPlan {
 /// Checks everything about a plan that needs no sandbox.
 pub(crate) fn check(plan: &BuildPlan) -> Result<Vec<Step>, BadPlan> {
     let bad = |step: &str, message: String| BadPlan { message, step: step.to_string() };
-    let (BuildSource::Image(name) | BuildSource::Template(name)) = &plan.source;
+    let (BuildSource::Image(name) | BuildSource::Template(name) | BuildSource::Archive(name)) = &plan.source;
     if name.is_empty() || name.len() > 512 || name.chars().any(|letter| letter.is_control() || letter == ' ')
     {
         return Err(bad("base", "the name of the base is not usable".to_string()));
@@ -67,14 +71,26 @@ fn typed(step: &BuildStep) -> Result<Step, String> {
             "{name} has more than {MOST_ARGS} arguments, or one longer than {LONGEST_ARG} bytes"
         ));
     }
-    if step.args.iter().any(|arg| arg.contains('\0')) {
+    if step.args.iter().chain(step.env.values()).any(|arg| arg.contains('\0')) {
         return Err(format!("{name} has an argument with a NUL"));
+    }
+    if step.kind != BuildStepKind::Run && !(step.env.is_empty() && step.secrets.is_empty()) {
+        return Err(format!("{name} runs no command, so it has no variables and secrets of its own"));
     }
     let arg = |index: usize| step.args.get(index).map(String::as_str).filter(|arg| !arg.is_empty());
     match step.kind {
         BuildStepKind::Run => {
             let command = arg(0).ok_or("RUN needs a command")?.to_string();
-            Ok(Step::Run { command, user: arg(1).map(String::from) })
+            let variables = step.env.keys().chain(step.secrets.keys());
+            if let Some(name) = variables.into_iter().find(|name| !is_variable(name)) {
+                return Err(format!("'{name}' cannot be the name of a variable"));
+            }
+            Ok(Step::Run {
+                command,
+                user: arg(1).map(String::from),
+                env: step.env.clone(),
+                secrets: step.secrets.clone(),
+            })
         }
         BuildStepKind::Copy => {
             let (Some(source), Some(dest)) = (arg(0), arg(1)) else {
@@ -129,7 +145,7 @@ pub fn is_hash(text: &str) -> bool {
     text.len() == HASH_LENGTH && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn is_variable(name: &str) -> bool {
+pub(crate) fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.len() <= 256 && !name.contains(['=', '\0'])
 }
 
@@ -139,7 +155,8 @@ fn is_user(name: &str) -> bool {
     !name.is_empty() && name.len() <= 32 && !name.starts_with('-') && name.bytes().all(letters)
 }
 
-/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME-default}`; a backslash keeps a dollar sign.
+/// Replaces `$NAME`, `${NAME}`, `${NAME:-default}` and `${NAME:+instead}`, also without the colon; a backslash keeps
+/// a dollar sign.
 pub(crate) fn expand(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -183,9 +200,11 @@ fn braced(inner: &str, variables: &BTreeMap<String, String>) -> String {
     let length = inner.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count();
     let (name, rest) = inner.split_at(length);
     let value = variables.get(name).cloned();
-    match (rest.strip_prefix(":-"), rest.strip_prefix('-')) {
-        (Some(default), _) => value.filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_string()),
-        (None, Some(default)) => value.unwrap_or_else(|| default.to_string()),
+    let (only_filled, operator) = rest.strip_prefix(':').map_or((false, rest), |rest| (true, rest));
+    let value = value.filter(|value| !(only_filled && value.is_empty()));
+    match (operator.strip_prefix('-'), operator.strip_prefix('+')) {
+        (Some(default), _) => value.unwrap_or_else(|| expand(default, variables)),
+        (None, Some(instead)) => value.map_or(String::new(), |_| expand(instead, variables)),
         (None, None) if rest.is_empty() => value.unwrap_or_default(),
         // Another operator of the shell: the text stays as it is.
         (None, None) => format!("${{{inner}}}"),
@@ -198,12 +217,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn step(kind: BuildStepKind, args: &[&str]) -> BuildStep {
-        BuildStep {
-            kind,
-            args: args.iter().map(ToString::to_string).collect(),
-            files_hash: Some("0".repeat(64)),
-            force: false,
-        }
+        let step = BuildStep::new(kind, args.iter().map(ToString::to_string).collect());
+        BuildStep { files_hash: Some("0".repeat(64)), ..step }
     }
 
     #[test]
@@ -211,7 +226,12 @@ mod tests {
         let typed = |kind, args: &[&str]| typed(&step(kind, args));
         assert_eq!(
             typed(BuildStepKind::Run, &["ls", "root"]),
-            Ok(Step::Run { command: "ls".into(), user: Some("root".into()) })
+            Ok(Step::Run {
+                command: "ls".into(),
+                user: Some("root".into()),
+                env: BTreeMap::new(),
+                secrets: BTreeMap::new()
+            })
         );
         assert_eq!(
             typed(BuildStepKind::Copy, &["a", "/b/", "", "0640"]),
@@ -233,6 +253,7 @@ mod tests {
             steps: vec![step(BuildStepKind::Run, &["true"]), bad],
             start: None,
             force: false,
+            platform: None,
         };
         for (kind, args, says) in [
             (BuildStepKind::Run, &[][..], "RUN needs a command"),
@@ -263,6 +284,8 @@ mod tests {
             ("a\\b", "a\\b"),
             ("$1 $ ${", "$1 $ ${"),
             ("${NONE:-d} ${E:-d} ${E-d}", "d d "),
+            ("${NONE:-$PATH} ${NONE:-\\$5}", "/bin $5"),
+            ("${PATH:+x} ${E:+x} ${E+x} ${NONE+x}", "x  x "),
             ("$NONE.", "."),
             ("${PATH%x}", "${PATH%x}"),
         ] {

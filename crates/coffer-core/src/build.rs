@@ -77,6 +77,8 @@ pub enum BuildSource {
     Image(String),
     /// A template or a snapshot.
     Template(String),
+    /// An uploaded archive of an image, by the client's name for it.
+    Archive(String),
 }
 
 /// The kind of a step; the names are E2B's.
@@ -106,6 +108,30 @@ pub struct BuildStep {
     /// Runs even if its result is cached.
     #[serde(default)]
     pub force: bool,
+    /// Variables of this step's command only, such as the `ARG`s of a Dockerfile.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// More variables of this step's command: the names of the project's secrets that they get their values from.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, String>,
+    /// Its line in the Dockerfile, if it comes from one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+}
+
+impl BuildStep {
+    /// A step with nothing but arguments.
+    pub fn new(kind: BuildStepKind, args: Vec<String>) -> Self {
+        Self {
+            kind,
+            args,
+            files_hash: None,
+            force: false,
+            env: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            line: None,
+        }
+    }
 }
 
 /// Everything that a build does.
@@ -118,6 +144,9 @@ pub struct BuildPlan {
     /// Uses no cached step.
     #[serde(default)]
     pub force: bool,
+    /// The platform of an image that has several, such as `linux/arm64`; the host's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<String>,
 }
 
 /// A service that runs in every sandbox of a template.
@@ -185,16 +214,23 @@ mod tests {
         let plan = BuildPlan {
             source: BuildSource::Image("debian:12".into()),
             steps: vec![BuildStep {
-                kind: BuildStepKind::Copy,
-                args: vec!["a".into(), "/b".into()],
                 files_hash: Some("0a".into()),
                 force: true,
+                env: [("A".into(), "1".into())].into(),
+                secrets: [("TOKEN".into(), "npm".into())].into(),
+                line: Some(3),
+                ..BuildStep::new(BuildStepKind::Copy, vec!["a".into(), "/b".into()])
             }],
             start: Some(StartCommand { command: None, ready: Some("true".into()) }),
             force: false,
+            platform: Some("linux/arm64".into()),
         };
         let text = serde_json::to_string(&plan).unwrap();
         assert!(text.contains("\"COPY\""), "{text}");
         assert_eq!(serde_json::from_str::<BuildPlan>(&text).unwrap(), plan);
+        // As it was before steps had variables.
+        let old = r#"{"source":{"template":"base"},"steps":[{"kind":"RUN","args":["x"]}]}"#;
+        let steps = serde_json::from_str::<BuildPlan>(old).unwrap().steps;
+        assert_eq!(steps, [BuildStep::new(BuildStepKind::Run, vec!["x".into()])]);
     }
 }

@@ -51,6 +51,7 @@ mod sockets;
 mod starting;
 mod storage;
 mod tasks;
+mod templates;
 mod tenancy;
 mod traces;
 mod usage;
