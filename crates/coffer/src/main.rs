@@ -24,6 +24,8 @@ mod own_directory;
 mod preflight;
 mod printer;
 mod privilege;
+#[cfg(test)]
+mod reference;
 mod roots;
 mod server;
 mod signals;
@@ -54,6 +56,8 @@ enum Verb {
     Template(template::Template),
     /// Look for what keeps an installation from working, and say the line that fixes it
     Doctor(doctor::Doctor),
+    #[command(flatten)]
+    Client(coffer_cli::Verb),
     /// The privileged part that creates sandboxes (started by `up`)
     #[command(hide = true)]
     Node(node::Node),
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Verb::Config(config) => config.run(&sources),
         Verb::Template(template) => template.run(&sources),
         Verb::Doctor(doctor) => return ended(doctor.run(&sources)),
+        Verb::Client(verb) => return verb.run(<Arguments as clap::CommandFactory>::command),
         Verb::Node(node) => node.run(),
         Verb::Preflight(preflight) => preflight.run(),
         Verb::Server(server) => server.run(),

@@ -7,6 +7,7 @@
 )]
 
 mod arguments;
+mod client;
 mod doctor;
 mod egress;
 mod harness;

@@ -1,0 +1,453 @@
+//! The client verbs against a real server: stdout, stderr and exit code of each, for good and bad input.
+//!
+//! One server serves all of them, one after another, so that the transcripts can build on each other. Ids, times and
+//! keys differ from run to run and are filtered; what needs terminals and big files is in `e2e/cli/test_coffer.py`.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::harness::{Home, Up, cannot_run_sandboxes, coffer};
+
+/// A user with a profile of the server.
+struct User<'a> {
+    up: &'a Up,
+    scratch: &'a Path,
+}
+
+/// Replaces what differs from run to run.
+fn filtered(text: &str, scratch: &str) -> String {
+    let text = text.replace(scratch, "SCRATCH");
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || "_:.-".contains(letter);
+    let mut shown = String::new();
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let end = rest.find(|letter| !is_part(letter)).unwrap_or(rest.len());
+        if end > 0 {
+            shown.push_str(&stand_in(&rest[..end]));
+        }
+        let next = rest[end..].find(is_part).map_or(rest.len(), |next| end + next);
+        shown.push_str(&rest[end..next]);
+        rest = &rest[next..];
+    }
+    // Columns are as wide as their cells, which differ too.
+    let lines = shown.lines().map(|line| {
+        let words: Vec<&str> = line.split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
+        if line.starts_with(' ') { format!("  {}", words.join("  ")) } else { words.join("  ") }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn stand_in(word: &str) -> String {
+    let is_id = |word: &str| {
+        word.len() == 26 && word.chars().all(|letter| letter.is_ascii_digit() || letter.is_ascii_lowercase())
+    };
+    let is_age = |word: &str| {
+        word.len() > 1
+            && word.ends_with(['s', 'm', 'h', 'd'])
+            && word[..word.len() - 1].bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if is_id(word) {
+        return "ID".into();
+    }
+    if let Some((kind, id)) = word.split_once(':')
+        && is_id(id)
+    {
+        return format!("{kind}:ID");
+    }
+    if word.len() > 18 && word.starts_with("20") && word.ends_with('Z') {
+        return "TIME".into();
+    }
+    if word.starts_with("e2b_") || word.starts_with("whsec_") {
+        return "KEY".into();
+    }
+    if word.starts_with("127.0.0.1:") {
+        return "127.0.0.1:PORT".into();
+    }
+    if is_age(word) { "AGE".into() } else { word.into() }
+}
+
+impl User<'_> {
+    fn output(&self, arguments: &[&str], stdin: &str) -> (i32, String, String) {
+        let mut command = coffer();
+        command.env("COFFER_CONFIG_DIR", self.scratch.join("config")).env("NO_COLOR", "1");
+        command.args(arguments).current_dir(self.scratch);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+    }
+
+    /// Transcripts of several calls in one snapshot.
+    #[track_caller]
+    fn check(&self, name: &str, calls: &[&[&str]]) {
+        self.check_with(name, "", calls);
+    }
+
+    #[track_caller]
+    fn check_with(&self, name: &str, stdin: &str, calls: &[&[&str]]) {
+        let mut text = String::new();
+        for arguments in calls {
+            let (code, stdout, stderr) = self.output(arguments, stdin);
+            text += &format!("$ coffer {}\nexit code: {code}\n", arguments.join(" "));
+            for (name, output) in [("stdout", stdout), ("stderr", stderr)] {
+                if !output.is_empty() {
+                    text += &format!("----- {name}\n{output}");
+                }
+            }
+            text += "\n";
+        }
+        insta::assert_snapshot!(format!("client_{name}"), filtered(&text, self.scratch.to_str().unwrap()));
+    }
+
+    /// Runs a call that must work, and returns its first line.
+    #[track_caller]
+    fn done(&self, arguments: &[&str]) -> String {
+        let (code, stdout, stderr) = self.output(arguments, "");
+        assert_eq!(code, 0, "{arguments:?}: {stdout}{stderr}");
+        stdout.lines().next().unwrap_or_default().to_string()
+    }
+}
+
+#[test]
+fn the_verbs_of_a_client() {
+    if cannot_run_sandboxes() {
+        return;
+    }
+    let home = Home::new();
+    let data = home.data();
+    let up = Up::start(&data, &["--ephemeral"]);
+    let scratch = tempfile::tempdir().unwrap();
+    let user = User { up: &up, scratch: scratch.path() };
+    signing_in(&user, &data);
+    sandboxes(&user);
+    commands(&user);
+    copies(&user);
+    watching(&user);
+    snapshots(&user);
+    owning(&user);
+    working(&user);
+    bounds(&user);
+    operators(&user, &data);
+    assert!(up.end(Signal::TERM).success());
+}
+
+fn signing_in(user: &User, data: &Path) {
+    let url = format!("http://{}", user.up.listen);
+    user.check(
+        "without_a_key",
+        &[&["whoami", "--url", &url], &["ls", "--url", "http://127.0.0.1:1"], &["ls", "--url", "nowhere"]],
+    );
+    user.check_with(
+        "login_with_a_bad_key",
+        "e2b_0000000000000000000000000000000000000000",
+        &[&["login", &url]],
+    );
+    user.check(
+        "login_with_arguments",
+        &[&["login", "e2b_canary"], &["login", &url], &["login", "--env-file", "nothing"]],
+    );
+    let env = data.join("env");
+    user.check("login", &[&["login", "--env-file", env.to_str().unwrap()], &["whoami"], &["profile", "ls"]]);
+    user.check_with("login_from_a_pipe", &user.up.key, &[&["login", &url, "--name", "second"]]);
+    user.check(
+        "profiles",
+        &[
+            &["profile", "use", "nothing"],
+            &["profile", "use", "default"],
+            &["profile", "rm", "second"],
+            &["profile", "ls", "-o", "json"],
+            &["ls", "--profile", "nothing"],
+        ],
+    );
+    let stored = std::fs::read_to_string(user.scratch.join("config/profiles.toml")).unwrap();
+    assert!(stored.contains(&user.up.key));
+}
+
+fn sandboxes(user: &User) {
+    user.check("ls_empty", &[&["ls"], &["ls", "-o", "json"], &["ls", "-o", "yaml"]]);
+    user.check(
+        "create",
+        &[&["create", "--name", "box", "-m", "team=core", "--lifetime", "10m", "-e", "COLOUR=blue"]],
+    );
+    user.check(
+        "create_refused",
+        &[
+            &["create", "no-such-template"],
+            &["create", "--memory", "much"],
+            &["create", "-m", "x"],
+            &["create", "--cpus", "100000"],
+            &["create", "-e", "COFFER_TEST_NOT_SET"],
+            &["create", "--volume", "data"],
+        ],
+    );
+    user.check("ls", &[&["ls"], &["ls", "-m", "team=core"], &["ls", "-m", "team=other"], &["ls", "-m", "x"]]);
+    user.check("show", &[&["show", "box"], &["show", "box", "-o", "yaml"], &["show", "nothing"], &["show"]]);
+    // An id that is well-formed and of nothing.
+    user.check("show_unknown_id", &[&["show", "01m7pkzxt0egeafbm0b2gst4x4"]]);
+    let second = user.done(&["create", "--name", "box"]);
+    user.check("ambiguous", &[&["show", "box"]]);
+    user.done(&["rm", &second]);
+    user.check("rm_refused", &[&["rm", "nothing"], &["rm"]]);
+}
+
+fn commands(user: &User) {
+    user.check(
+        "exec",
+        &[
+            &["exec", "box", "echo out; echo err >&2; exit 3"],
+            &["exec", "box", "--", "printf", "%s\\n", "a b"],
+            &["exec", "box", "-e", "NAME=value", "-c", "/tmp", "echo $NAME $COLOUR $PWD"],
+            &["exec", "box", "--timeout", "1s", "sleep 60"],
+        ],
+    );
+    user.check_with("exec_stdin", "three\nlines\nhere\n", &[&["exec", "box", "--", "wc", "-l"]]);
+    user.check(
+        "exec_refused",
+        &[&["exec", "nothing", "true"], &["exec", "box"], &["exec", "box", "--", "no-such-program", "x"]],
+    );
+    user.check(
+        "run",
+        &[
+            &["run", "--", "sh", "-c", "exit 4"],
+            &["run", "--template", "nothing", "true"],
+            &["ls", "-o", "table"],
+        ],
+    );
+}
+
+fn copies(user: &User) {
+    std::fs::create_dir_all(user.scratch.join("tree/sub")).unwrap();
+    std::fs::write(user.scratch.join("tree/sub/file"), "content").unwrap();
+    user.check(
+        "cp",
+        &[
+            &["cp", "tree", "box:"],
+            &["exec", "box", "cat tree/sub/file"],
+            &["cp", "box:tree/sub/file", "copy"],
+            &["cp", "box:tree", "back"],
+            &["cp", "box:tree/sub/file", "-"],
+        ],
+    );
+    assert_eq!(std::fs::read_to_string(user.scratch.join("back/sub/file")).unwrap(), "content");
+    assert_eq!(std::fs::read_to_string(user.scratch.join("copy")).unwrap(), "content");
+    user.check(
+        "cp_refused",
+        &[
+            &["cp", "nothing", "box:"],
+            &["cp", "box:nothing", "."],
+            &["cp", "a", "b"],
+            &["cp", "box:a", "box:b"],
+            &["cp", "box:tree", "-"],
+        ],
+    );
+}
+
+fn watching(user: &User) {
+    user.check(
+        "logs",
+        &[
+            &["logs", "box", "-n", "3", "--source", "stdout"],
+            &["logs", "box", "--level", "loud"],
+            &["logs", "nothing"],
+        ],
+    );
+    user.check(
+        "events",
+        &[&["events", "--kind", "sandbox.*", "-n", "2"], &["events", "--kind", "nothing.at.all"]],
+    );
+    user.check("ports", &[&["ports", "box"], &["ports", "box", "x"]]);
+}
+
+fn snapshots(user: &User) {
+    user.check(
+        "snapshot",
+        &[
+            &["snapshot", "box", "--name", "built", "--files-only"],
+            &["snapshot", "rm", "nothing"],
+            &["snapshot"],
+        ],
+    );
+    user.check("snapshot_is_a_template", &[&["run", "--template", "built", "cat tree/sub/file"]]);
+    user.check("snapshot_rm", &[&["snapshot", "rm", "built"], &["snapshot", "ls"]]);
+    user.check(
+        "pause",
+        &[
+            &["pause", "box", "--files-only"],
+            &["exec", "box", "true"],
+            &["resume", "box"],
+            &["resume", "box"],
+            &["pause", "nothing"],
+        ],
+    );
+    user.check(
+        "fork",
+        &[
+            &["fork", "box", "--files-only", "-m", "fork=yes"],
+            &["ls", "-m", "fork=yes"],
+            &["fork", "nothing"],
+        ],
+    );
+    user.check("rm", &[&["rm", "--all"], &["ls"]]);
+}
+
+fn owning(user: &User) {
+    user.check(
+        "volume",
+        &[
+            &["volume", "create", "data", "--size", "64MiB"],
+            &["volume", "create", "data"],
+            &["volume", "ls"],
+            &["volume", "show", "data"],
+            &["volume", "rm", "data"],
+            &["volume", "rm", "data"],
+        ],
+    );
+    user.check_with("secret_set", "s3cret\n", &[&["secret", "set", "TOKEN", "--host", "api.example.com"]]);
+    user.check(
+        "secret",
+        &[
+            &["secret", "set", "EMPTY"],
+            &["secret", "ls"],
+            &["secret", "rm", "TOKEN"],
+            &["secret", "rm", "TOKEN"],
+        ],
+    );
+    user.check(
+        "key",
+        &[
+            &["key", "create", "ci", "--role", "read", "--expires", "1h"],
+            &["key", "create", "x", "--role", "king"],
+            &["key", "rm", "ci"],
+            &["key", "rm", "nothing"],
+        ],
+    );
+    user.check(
+        "repo",
+        &[
+            &["repo", "add", "app"],
+            &["repo", "ls"],
+            &["repo", "add", "app"],
+            &["repo", "branches", "app"],
+            &["repo", "show", "nothing"],
+        ],
+    );
+    user.check(
+        "agent",
+        &[
+            &["agent", "add", "coder", "--preset", "claude_code", "--model", "large"],
+            &["agent", "ls"],
+            &["agent", "add", "x", "--preset", "nothing"],
+            &["agent", "show", "nothing"],
+        ],
+    );
+    user.check("project", &[&["project", "show"], &["project", "ls"]]);
+}
+
+fn working(user: &User) {
+    user.check_with(
+        "task_add",
+        "Fix it, with \u{1b}[31mcolours\u{1b}[0m.\n",
+        &[&[
+            "task",
+            "add",
+            "fix the \u{1b}[2Jbuild",
+            "-p",
+            "-",
+            "--repo",
+            "app",
+            "--agent",
+            "coder",
+            "--check",
+            "make test",
+            "--priority",
+            "high",
+        ]],
+    );
+    user.check(
+        "task",
+        &[
+            &["task", "ls"],
+            &["task", "ls", "--state", "done"],
+            &["task", "show", "nothing"],
+            &["task", "add"],
+            &["task", "add", "x", "--agent", "nothing"],
+        ],
+    );
+    let id = user.done(&["task", "add", "second"]);
+    user.check_with("task_say", "a remark", &[&["task", "say", &id], &["task", "show", &id]]);
+    user.check(
+        "task_verbs",
+        &[
+            &["task", "diff", &id],
+            &["task", "checkout", &id],
+            &["task", "merge", &id],
+            &["task", "start", &id],
+            &["task", "cancel", &id],
+            &["task", "rm", &id],
+        ],
+    );
+    user.check(
+        "compete_refused",
+        &[
+            &["compete", "x", "--agents", "nothing"],
+            &["compete", "x"],
+            &["compete", "x", "--agents", "coder,coder,coder", "--model", "a,b"],
+        ],
+    );
+}
+
+fn bounds(user: &User) {
+    user.check("quota", &[&["quota"], &["quota", "--set", "sandboxes=1"]]);
+    user.check(
+        "usage",
+        &[&["usage", "--from", "2020-01-01", "--to", "2020-01-02"], &["usage", "--from", "yesterday"]],
+    );
+    user.check(
+        "budget",
+        &[
+            &["budget", "add", "10", "--period", "day"],
+            &["budget", "ls"],
+            &["budget", "add", "much"],
+            &["budget", "rm", "nothing"],
+        ],
+    );
+    user.check(
+        "webhook",
+        &[
+            &["webhook", "add", "https://example.com/hook", "--events", "task.*"],
+            &["webhook", "ls"],
+            &["webhook", "add", "nowhere", "--events", "x"],
+            &["webhook", "disable", "https://example.com/hook"],
+            &["webhook", "rm", "https://example.com/hook"],
+        ],
+    );
+    user.check(
+        "audit",
+        &[
+            &["audit", "-n", "1", "--action", "DELETE /api/v1/volumes/{volume}"],
+            &["open", "--print"],
+            &["completion", "nothing"],
+        ],
+    );
+}
+
+fn operators(user: &User, data: &Path) {
+    let key = std::fs::read_to_string(data.join("operator-key")).unwrap();
+    let url = format!("http://{}", user.up.listen);
+    user.check_with("operator_login", key.trim(), &[&["login", &url, "--name", "operator"]]);
+    user.check(
+        "operator",
+        &[
+            &["project", "create", "second"],
+            &["quota", "--project", "second", "--set", "sandboxes=7"],
+            &["quota", "--project", "second", "--set", "x=7"],
+            &["key", "create", "first", "--project", "second"],
+            &["ls"],
+        ],
+    );
+}
