@@ -25,8 +25,6 @@ pub enum BuildError {
     NoSource { name: String, from: String },
     #[error("template '{name}' needs the file '{file}', which is not part of this program")]
     NotEmbedded { name: String, file: String },
-    #[error(transparent)]
-    BadDockerfile(#[from] BadDockerfile),
     #[error("this build was already started")]
     AlreadyStarted,
     #[error("{0} builds of the project run or wait already, the maximum")]
@@ -77,7 +75,6 @@ impl BuildError {
                 Refusal::conflict(text).hint(format!("run `coffer template build {from}` on the host"))
             }
             Self::NotEmbedded { .. } => Refusal::new(Code::NotSupported, text),
-            Self::BadDockerfile(_) => Refusal::new(Code::Invalid, text),
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),
