@@ -194,6 +194,8 @@ impl Fleet {
 
     async fn start_keeper(&self, row: &VolumeRow, keeper: &Keeper) -> Result<PathBuf, FleetError> {
         let path = VOLUME_ROOT.parse().map_err(|_| FleetError::Broken)?;
+        // As any create: who opens many volumes in turn has a new keeper for each.
+        let _place = self.host_calls.take(row.project).await?;
         let order = CreateSandbox {
             sandbox: keeper.sandbox,
             template: DEFAULT_TEMPLATE.to_string(),
