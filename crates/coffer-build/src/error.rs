@@ -104,6 +104,9 @@ fn explain_template(error: &TemplateError) -> Refusal {
     match error {
         TemplateError::NotFound(_) | TemplateError::NoTag { .. } => Refusal::new(Code::NotFound, text),
         TemplateError::DefaultTag => Refusal::new(Code::BadRequest, text),
+        TemplateError::TooManyWaiting => {
+            Refusal::new(Code::QuotaExceeded, text).hint("start some of them, or delete their templates")
+        }
         TemplateError::TooManyTags => {
             Refusal::new(Code::QuotaExceeded, text).hint("remove tags that are not used")
         }

@@ -23,13 +23,16 @@ pub use builds::{BuildFailure, BuildFilter, BuildRow, NewBuild, StartedBuild};
 pub use files::{TemplateFiles, UploadGrant};
 pub use layers::{Layer, LayerUse};
 pub use list::{TemplateEntry, TemplateFilter, TemplateState};
-pub use logs::{BuildLogLine, BuildLogPage, MOST_LOG_BYTES, MOST_LOG_LINES};
+pub use logs::{BuildLogLine, BuildLogPage, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_PROJECT_LOG_BYTES};
 
 const READ: &str = "read templates";
 const CHANGE: &str = "change a template";
 
 /// Most templates of a project.
 pub const MOST_TEMPLATES: i64 = 1_000;
+
+/// Most builds of a project that were requested and never started.
+pub const MOST_WAITING: i64 = 1_000;
 
 /// Most tags of a template that requests may add up to: all of them are in one answer.
 pub const MOST_TAGS: i64 = 1_000;
@@ -92,6 +95,8 @@ pub enum TemplateError {
     DefaultTag,
     #[error("a project has at most {MOST_TEMPLATES} templates")]
     TooMany,
+    #[error("{MOST_WAITING} builds of the project wait for their steps, the maximum")]
+    TooManyWaiting,
     #[error("a template has at most {MOST_TAGS} tags")]
     TooManyTags,
     #[error(transparent)]

@@ -8,7 +8,9 @@ use coffer_core::{
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
 
-use super::{CHANGE, DEFAULT_TAG, MOST_TEMPLATES, READ, TemplateError, TemplateSize, set_tag};
+use super::{
+    CHANGE, DEFAULT_TAG, MOST_TEMPLATES, MOST_WAITING, READ, TemplateError, TemplateSize, logs, set_tag,
+};
 use crate::columns::{
     first, from_json, id, json, moves, name, number, optional_id, optional_text, states, storable, text,
 };
@@ -142,6 +144,7 @@ impl Store {
                     .doing(CHANGE)?;
                 let Some(row) = row else { return Ok(None) };
                 let row = read(&row)?;
+                logs::trim(connection, project).await?;
                 tell(connection, &row, Event::TemplateBuildStarted).await?;
                 Ok(Some(row))
             })
@@ -366,6 +369,11 @@ async fn request(
         }
         None => None,
     };
+    let waiting = "SELECT COUNT(*) AS count FROM template_builds WHERE project_id = $1 AND state = 'waiting'";
+    let waiting = sqlx::query(waiting).bind(project).fetch_one(&mut *connection).await.doing(CHANGE)?;
+    if number(&waiting, "count")? >= MOST_WAITING {
+        return Err(TemplateError::TooManyWaiting);
+    }
     let [cpu_count, memory_mib, disk_mib] = new.size.columns();
     let summary = new.summary.as_deref().map(storable);
     let template: TemplateId = match known {

@@ -1,11 +1,11 @@
 //! Logs of builds, bounded in lines and bytes.
 
-use coffer_core::{BuildId, BuildLogLevel, Millis};
+use coffer_core::{BuildId, BuildLogLevel, Millis, ProjectId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe};
 
 use super::{CHANGE, READ};
-use crate::columns::{name, number, optional_text, storable, text};
+use crate::columns::{id, name, number, optional_text, storable, text};
 use crate::error::Doing;
 use crate::{Operator, ProjectScope, Store, StoreError};
 
@@ -13,6 +13,9 @@ use crate::{Operator, ProjectScope, Store, StoreError};
 pub const MOST_LOG_LINES: i64 = 20_000;
 /// Most bytes of a build's log.
 pub const MOST_LOG_BYTES: i64 = 8 << 20;
+
+/// Most bytes of the logs of all builds of a project. Those of the oldest builds go first: no quota counts them.
+pub const MOST_PROJECT_LOG_BYTES: i64 = 64 << 20;
 
 /// A line of a build's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +110,30 @@ impl Store {
 fn levels_from(least: BuildLogLevel) -> String {
     let levels = BuildLogLevel::ALL.iter().filter(|level| **level >= least);
     levels.map(|level| format!("'{}'", level.as_str())).collect::<Vec<_>>().join(", ")
+}
+
+/// Deletes the logs of a project's oldest builds beyond [`MOST_PROJECT_LOG_BYTES`].
+pub(super) async fn trim(connection: &mut AnyConnection, project: ProjectId) -> Result<(), StoreError> {
+    let rows = sqlx::query(
+        "SELECT id FROM (SELECT id, SUM(log_bytes) OVER (ORDER BY id DESC) AS total FROM template_builds
+                         WHERE project_id = $1 AND log_bytes > 0) AS sized
+         WHERE total > $2",
+    )
+    .bind(project)
+    .bind(MOST_PROJECT_LOG_BYTES)
+    .fetch_all(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    for row in &rows {
+        let build: BuildId = id(row, "id")?;
+        for sql in [
+            "DELETE FROM template_build_logs WHERE build_id = $1",
+            "UPDATE template_builds SET log_bytes = 0 WHERE id = $1",
+        ] {
+            sqlx::query(sql).bind(build).execute(&mut *connection).await.doing(CHANGE)?;
+        }
+    }
+    Ok(())
 }
 
 async fn append(

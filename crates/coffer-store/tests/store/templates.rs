@@ -8,8 +8,9 @@ use coffer_core::{
 };
 use coffer_store::{
     BuildFailure, BuildFilter, BuildLogLine, BuildLogPage, BuildRow, FinishedSnapshot, InsertedSnapshot,
-    Layer, MOST_LOG_LINES, MOST_TAGS, NewBuild, NewSnapshot, ProjectScope, SnapshotFacts, SnapshotFilter,
-    Store, TemplateError, TemplateFiles, TemplateFilter, TemplateSize, TemplateState, UploadGrant,
+    Layer, MOST_LOG_BYTES, MOST_LOG_LINES, MOST_PROJECT_LOG_BYTES, MOST_TAGS, MOST_WAITING, NewBuild,
+    NewSnapshot, ProjectScope, SnapshotFacts, SnapshotFilter, Store, TemplateError, TemplateFiles,
+    TemplateFilter, TemplateSize, TemplateState, UploadGrant,
 };
 
 use crate::databases::on_both;
@@ -69,6 +70,47 @@ fn defaults() -> TemplateDefaults {
 }
 
 on_both! {
+    async fn old_logs_make_room_for_new_builds(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        let other = project(&store, "other").await;
+        let long = BuildLogLine {
+            at_ms: 1,
+            level: BuildLogLevel::Info,
+            step: None,
+            message: "x".repeat(usize::try_from(MOST_LOG_BYTES / 2 - 2).unwrap()),
+        };
+        let page = BuildLogPage { offset: 0, limit: 10, level: BuildLogLevel::Info };
+        let theirs = started(&store, &other, "app", &[]).await;
+        store.append_build_log(&store.operator(), theirs.id, vec![long.clone()]).await.unwrap();
+        let mut builds = Vec::new();
+        for number in 0..MOST_PROJECT_LOG_BYTES / MOST_LOG_BYTES + 2 {
+            let row = started(&store, &scope, &format!("t{number}"), &[]).await;
+            store.append_build_log(&store.operator(), row.id, vec![long.clone(), long.clone()]).await.unwrap();
+            builds.push(row.id);
+        }
+        started(&store, &scope, "last", &[]).await;
+        let mut kept = Vec::new();
+        for build in &builds {
+            kept.push(store.build_log(&scope, *build, page).await.unwrap().len());
+        }
+        assert_eq!(kept[..2], [0, 0], "the oldest are gone");
+        assert!(kept[2..].iter().all(|lines| *lines == 2), "{kept:?}");
+        assert_eq!(store.build_log(&other, theirs.id, page).await.unwrap().len(), 1);
+    }
+
+    async fn builds_that_were_never_started_are_bounded(database: &TestDatabase) {
+        let store = database.open().await;
+        let scope = project(&store, "p").await;
+        for _ in 0..MOST_WAITING {
+            store.request_build(&scope, new("app", &[])).await.unwrap();
+        }
+        let more = store.request_build(&scope, new("app", &[])).await;
+        assert!(matches!(more, Err(TemplateError::TooManyWaiting)), "{more:?}");
+        let other = project(&store, "other").await;
+        store.request_build(&other, new("app", &[])).await.unwrap();
+    }
+
     async fn a_template_has_so_many_tags_and_no_more(database: &TestDatabase) {
         let store = database.open().await;
         let scope = project(&store, "p").await;
