@@ -4,6 +4,7 @@ use coffer_core::{Code, Refusal};
 use coffer_fleet::FleetError;
 use coffer_store::{OverQuota, StoreError, TemplateError};
 
+use crate::dockerfile::BadDockerfile;
 use crate::step::BadPlan;
 
 /// Why a request about a template was refused.
@@ -23,8 +24,8 @@ pub enum BuildError {
     NoSource { name: String, from: String },
     #[error("template '{name}' needs the file '{file}', which is not part of this program")]
     NotEmbedded { name: String, file: String },
-    #[error("the definition of a template has the line '{0}', which cannot be read")]
-    BadDefinition(String),
+    #[error(transparent)]
+    BadDockerfile(#[from] BadDockerfile),
     #[error("this build was already started")]
     AlreadyStarted,
     #[error(transparent)]
@@ -63,7 +64,8 @@ impl BuildError {
             Self::NoSource { from, .. } => {
                 Refusal::conflict(text).hint(format!("run `coffer template build {from}` on the host"))
             }
-            Self::NotEmbedded { .. } | Self::BadDefinition(_) => Refusal::new(Code::NotSupported, text),
+            Self::NotEmbedded { .. } => Refusal::new(Code::NotSupported, text),
+            Self::BadDockerfile(_) => Refusal::new(Code::Invalid, text),
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),

@@ -2,12 +2,12 @@
 
 use std::sync::LazyLock;
 
-use coffer_core::{BuildPlan, StartCommand};
+use coffer_core::{BuildPlan, BuildSource, StartCommand};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::reader;
 use crate::BuildError;
+use crate::dockerfile::{self, BadDockerfile, Dockerfile, DockerfileOptions};
 
 /// Raised when the meaning of definitions changes, so that all are built again.
 const REVISION: &str = "1";
@@ -52,9 +52,23 @@ pub struct Definition {
     pub start: Option<StartCommand>,
     /// What must hold in a new sandbox for the build to be ready.
     pub smoke: Vec<Smoke>,
+    /// The template in `FROM`.
+    #[serde(skip)]
+    source: String,
     /// The text of the definition.
     #[serde(skip)]
     text: String,
+}
+
+/// Why a definition cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum BadDefinition {
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    #[error(transparent)]
+    Dockerfile(#[from] BadDockerfile),
+    #[error("it does not start from a template: FROM template://NAME")]
+    Source,
 }
 
 /// A command that must succeed as the default user.
@@ -85,18 +99,28 @@ pub fn definition(name: &str) -> Option<&'static Definition> {
     definitions().iter().find(|definition| definition.name == name)
 }
 
-fn read(text: &str) -> Result<Definition, toml::de::Error> {
-    toml::from_str(text).map(|definition| Definition { text: text.to_string(), ..definition })
+fn read(text: &str) -> Result<Definition, BadDefinition> {
+    let definition: Definition = toml::from_str(text)?;
+    // Of no files: only where it starts is of interest now.
+    let read = definition.dockerfile(Some("0"))?;
+    let BuildSource::Template(source) = read.plan.source else { return Err(BadDefinition::Source) };
+    Ok(Definition { source, text: text.to_string(), ..definition })
 }
 
 impl Definition {
     /// The template that it starts from.
     pub fn source(&self) -> &str {
-        reader::source(&self.dockerfile).unwrap_or_default()
+        &self.source
+    }
+
+    fn dockerfile(&self, context: Option<&str>) -> Result<Dockerfile, BadDockerfile> {
+        let options =
+            DockerfileOptions { context: context.map(String::from), ..DockerfileOptions::default() };
+        dockerfile::parse(&self.dockerfile, &options)
     }
 
     /// Everything that decides the result, apart from the state of package indexes.
-    pub(super) fn digest(&self, more: &[EmbeddedFile]) -> String {
+    pub(crate) fn digest(&self, more: &[EmbeddedFile]) -> String {
         let mut hash = Sha256::new();
         let mut add = |part: &[u8]| {
             hash.update((part.len() as u64).to_be_bytes());
@@ -112,7 +136,7 @@ impl Definition {
     }
 
     /// Its files as the archive of a build context; `None` if it has none.
-    pub(super) fn context(&self, more: &[EmbeddedFile]) -> Result<Option<Vec<u8>>, BuildError> {
+    pub(crate) fn context(&self, more: &[EmbeddedFile]) -> Result<Option<Vec<u8>>, BuildError> {
         if self.files.is_empty() {
             return Ok(None);
         }
@@ -130,11 +154,9 @@ impl Definition {
     }
 
     /// What its build does; `context` is the hash of its files.
-    pub(super) fn plan(&self, context: Option<&str>, force: bool) -> Result<BuildPlan, BuildError> {
-        let mut plan = reader::plan(&self.dockerfile, context)?;
-        plan.start = self.start.clone();
-        plan.force = force;
-        Ok(plan)
+    pub(crate) fn plan(&self, context: Option<&str>, force: bool) -> Result<BuildPlan, BuildError> {
+        let Dockerfile { plan, .. } = self.dockerfile(context)?;
+        Ok(BuildPlan { start: self.start.clone(), force, ..plan })
     }
 }
 
@@ -144,8 +166,6 @@ fn embedded<'a>(more: &'a [EmbeddedFile], name: &str) -> Option<&'a EmbeddedFile
 
 #[cfg(test)]
 mod tests {
-    use coffer_core::BuildSource;
-
     use super::*;
 
     #[test]
@@ -160,6 +180,8 @@ mod tests {
             let context = definition.context(&[]).unwrap().map(|_| "0".repeat(64));
             let plan = definition.plan(context.as_deref(), false).unwrap();
             assert!(crate::step::check(&plan).is_ok(), "{name}");
+            let read = definition.dockerfile(Some("0")).unwrap();
+            assert_eq!(read.warnings, [], "{name} says what has no effect");
             assert_eq!(plan.source, BuildSource::Template(definition.source().to_string()));
             assert!(["base", "debian-12"].contains(&definition.source()), "{name}");
         }
