@@ -15,6 +15,7 @@ mod artifacts;
 mod audit;
 mod breaker;
 mod bundles;
+mod catalogue;
 mod competitions;
 mod deadlines;
 mod e2b;
