@@ -36,6 +36,7 @@ help:
 	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
 	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=),"
 	@echo "             and over builds of templates, pulls of images and writes to volumes (BUILD_KILLS=)"
+	@echo "make catalogue  build every template of the catalogue and look inside; catalogue-sizes measures them (make run)"
 	@echo "make vm      boot stock kernels in virtual machines and test there (VM=\"debian12 debian13 newest hybrid\")"
 	@echo "make kernels run the node's tests as if on each known host's kernel, by doing without what it lacks"
 	@echo "make bench   measure next to crun, runc, bubblewrap, gVisor and Docker, and write docs/performance.md"

@@ -58,7 +58,7 @@ def up(config, tmp_path_factory):
     if not shutil.which("mmdebstrap") and not shutil.which("debootstrap"):
         pytest.skip("SKIPPED: neither mmdebstrap nor debootstrap is installed, which make debian-12")
     scratch = tmp_path_factory.mktemp("catalogue")
-    with CofferUp(scratch / "data", "--ephemeral", *config.options(scratch), pool_size="6GiB") as running:
+    with CofferUp(scratch / "data", "--ephemeral", *config.options(scratch)) as running:
         yield running
     shutil.rmtree(scratch, ignore_errors=True)
 
@@ -105,7 +105,7 @@ def test_it_is_built_and_has_what_it_should(config, up, name):
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "[smoke]" in done.stdout and f"built template {name}" in done.stdout, done.stdout[-2000:]
     assert listed(up)[name]["state"] == "ready"
-    assert api(up, path="/api/v1/quotas").json()["in_use"] == before["in_use"], "it is in no project's quota"
+    assert api(up, path="/api/v1/quotas").json()["used"] == before["used"], "it is in no project's quota"
     sandbox = Sandbox.create(name, timeout=600, **up.sdk())
     try:
         for command, said in INSIDE[name].items():

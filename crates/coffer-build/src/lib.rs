@@ -10,7 +10,8 @@
 //!             ├──► key        which steps are cached
 //!             ├──► workplace  the sandbox: commands, files, snapshots
 //!             └──► log        what the client sees
-//! catalogue    templates that come with the program, built by the same
+//! catalogue ◄── stock          templates that come with the program: definitions, and what of them is built
+//!          ◄── smoke          tries them out
 //! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -36,16 +37,17 @@ mod names;
 mod room;
 mod run;
 mod secrets;
+mod smoke;
 mod source;
 mod step;
+mod stock;
 mod sweep;
 mod workplace;
 
 pub use builds::{BuildOptions, BuildSettings, Builds, Images, RegistrySettings, Submission, Upload};
-pub use catalogue::{
-    CatalogueEntry, CatalogueSettings, CatalogueState, Definition, EmbeddedFile, definition, definitions,
-};
+pub use catalogue::{CatalogueSettings, Definition, EmbeddedFile, definition, definitions};
 pub use error::BuildError;
 pub use files::DiskRoom;
 pub use names::ImageNames;
 pub use step::{BadPlan, is_hash};
+pub use stock::{CatalogueEntry, CatalogueState};

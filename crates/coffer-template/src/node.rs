@@ -2,6 +2,7 @@
 //! whose checksums are fixed here. No script of a package runs.
 
 mod fetch;
+mod package;
 mod unpack;
 
 use std::path::Path;
@@ -10,6 +11,7 @@ use super::BuildError;
 use super::progress::Progress;
 use super::tree::Tree;
 use fetch::{FetchError, Fetcher};
+use package::Package;
 use unpack::{BadArchive, unpack};
 
 /// The registry, unless the operator names a mirror.
@@ -22,14 +24,6 @@ pub struct NpmSource {
     pub registry: Option<String>,
     /// Authorities in addition to the machine's own, as PEM.
     pub extra_roots: Option<String>,
-}
-
-/// An archive of the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Package {
-    name: &'static str,
-    version: &'static str,
-    sha512: &'static str,
 }
 
 /// npm, which runs on every machine. `catalogue/install-node.sh` of `coffer-build` has the same.

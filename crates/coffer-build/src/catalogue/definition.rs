@@ -120,7 +120,7 @@ impl Definition {
     }
 
     /// Everything that decides the result, apart from the state of package indexes.
-    pub(super) fn digest(&self, more: &[EmbeddedFile]) -> String {
+    pub(crate) fn digest(&self, more: &[EmbeddedFile]) -> String {
         let mut hash = Sha256::new();
         let mut add = |part: &[u8]| {
             hash.update((part.len() as u64).to_be_bytes());
@@ -136,7 +136,7 @@ impl Definition {
     }
 
     /// Its files as the archive of a build context; `None` if it has none.
-    pub(super) fn context(&self, more: &[EmbeddedFile]) -> Result<Option<Vec<u8>>, BuildError> {
+    pub(crate) fn context(&self, more: &[EmbeddedFile]) -> Result<Option<Vec<u8>>, BuildError> {
         if self.files.is_empty() {
             return Ok(None);
         }
@@ -154,7 +154,7 @@ impl Definition {
     }
 
     /// What its build does; `context` is the hash of its files.
-    pub(super) fn plan(&self, context: Option<&str>, force: bool) -> Result<BuildPlan, BuildError> {
+    pub(crate) fn plan(&self, context: Option<&str>, force: bool) -> Result<BuildPlan, BuildError> {
         let Dockerfile { plan, .. } = self.dockerfile(context)?;
         Ok(BuildPlan { start: self.start.clone(), force, ..plan })
     }

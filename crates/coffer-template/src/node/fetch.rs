@@ -11,7 +11,7 @@ use http::{Request, StatusCode, header};
 use http_body_util::Full;
 use sha2::{Digest as _, Sha512};
 
-use super::Package;
+use super::package::Package;
 use crate::progress::{Phase, Progress};
 
 const CONNECT: Duration = Duration::from_secs(20);

@@ -24,7 +24,7 @@ pub(super) enum BadArchive {
     Member(String),
     #[error("it has more than {LARGEST} bytes")]
     TooLarge,
-    #[error("{}: {}", .0, coffer_core::chain(.0))]
+    #[error("{}", coffer_core::chain(.0))]
     Write(BuildError),
 }
 

@@ -54,7 +54,10 @@ fn unknown_words_are_refused() {
     refused(
         &["template", "build", "fly"],
         2,
-        &["invalid value 'fly'", "[possible values: base, debian-12, debian-13]"],
+        &[
+            "invalid value 'fly'",
+            "[possible values: base, debian-12, debian-13, agent-sandbox-dev-node22, minimal, node, python]",
+        ],
     );
 }
 
@@ -109,6 +112,11 @@ fn bad_settings_are_refused_before_anything_is_made() {
             "`mirrors.pypi` = \"https://********@pypi.test/simple\" (flag --set): must not have a user or a \
              password: sandboxes would learn them. Store the credential as a secret, and add it to requests by \
              a header rule of the network policy",
+        ),
+        (
+            ["--set", "catalogue.build=node,nodes"],
+            "`catalogue.build` = [\"node\", \"nodes\"] (flag --set): has `nodes`, which is not in the catalogue: \
+             agent-sandbox-dev-node22, minimal, node, python",
         ),
         (
             ["--set", "mirrors.hosts=10.0.0.1"],

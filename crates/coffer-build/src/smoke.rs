@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use coffer_core::SnapshotId;
 
-use super::Definition;
+use crate::catalogue::Definition;
 use crate::log::BuildLog;
 use crate::run::{Attempt, Unfinished, at_smoke};
 use crate::source::{Base, Begin};
