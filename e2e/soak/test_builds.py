@@ -15,6 +15,7 @@ import pytest
 import registry
 from builds import Workshop, settings
 from conftest import SEED, installation
+from test_snapshots import check_copy, copy_of
 from test_soak import say
 
 KILLS = int(os.environ.get("BUILD_KILLS") or 4)
@@ -31,6 +32,18 @@ def workshop(tmp_path):
         fast = ["--set", "limits.rates.requests_per_s=0", "--set", "limits.rates.creates_per_s=0"]
         with installation("--config", config, *fast) as place:
             yield Workshop(place, port, random.Random(SEED))
+
+
+def check_host_crash(workshop):
+    """What a mount would find of the volume after the host lost its power: all that was synced."""
+    image = workshop.place.node_dir / "pool.img"
+    if not image.exists():
+        return
+    workshop.check_volume()
+    workshop.at_rest()
+    with copy_of(image) as copy:
+        assert check_copy(copy, workshop.known, "v/*/w/journal") == 1
+    workshop.go_on()
 
 
 @pytest.mark.timeout(120 + 60 * KILLS)
@@ -57,6 +70,7 @@ def test_builds_with_kills_at_random_moments(workshop, capsys):
             workshop.check_builds()
         workshop.check()
         workshop.delete_some()
+    check_host_crash(workshop)
     workshop.an_hour_later()
     workshop.check()
     left = workshop.wrong_later()

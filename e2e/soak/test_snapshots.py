@@ -283,7 +283,7 @@ def damaged(manifest: pathlib.Path) -> list[str]:
     return wrong
 
 
-def check_copy(copy: pathlib.Path, at_least: int) -> int:
+def check_copy(copy: pathlib.Path, at_least: int, journals: str = "**/home/user/fsynced/journal") -> int:
     """Mounts it in a namespace of its own, which takes the mount along, and checks what the writers wrote."""
     reads, writes = os.pipe()
     child = os.fork()
@@ -300,7 +300,7 @@ def check_copy(copy: pathlib.Path, at_least: int) -> int:
             # Writable: what was synced since the last commit is in a log that the mount plays again.
             subprocess.run(["mount", "-o", "loop", copy, mounted], check=True)
             found, wrong = {}, []
-            for journal in mounted.rglob("home/user/fsynced/journal"):
+            for journal in mounted.glob(journals):
                 last, here = fsynced.check(str(journal.parent))
                 found[str(journal.relative_to(mounted))] = last
                 wrong += here
