@@ -50,6 +50,9 @@ def check_host_crash(workshop):
 def test_builds_with_kills_at_random_moments(workshop, capsys):
     dice = workshop.dice
     say(capsys, f"builds: {KILLS} kills, seed {SEED}; again with `make soak SEED={SEED} BUILD_KILLS={KILLS}`")
+    # First, while there is little to copy and nothing is being deleted.
+    workshop.place.kill("node")
+    check_host_crash(workshop)
     left, killed, kinds = KILLS, {}, []
     while left > 0:
         for _ in range(2):
@@ -70,7 +73,6 @@ def test_builds_with_kills_at_random_moments(workshop, capsys):
             workshop.check_builds()
         workshop.check()
         workshop.delete_some()
-    check_host_crash(workshop)
     workshop.an_hour_later()
     workshop.check()
     left = workshop.wrong_later()

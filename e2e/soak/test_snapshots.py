@@ -263,6 +263,7 @@ class copy_of:
             subprocess.run(["cp", "--sparse=always", self.image, copy], check=True)
             if generation(self.image) == before:
                 return copy
+        shutil.rmtree(self.scratch)
         raise AssertionError("the pool was never at rest for as long as a copy takes")
 
     def __exit__(self, *_):
