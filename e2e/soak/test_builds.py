@@ -15,6 +15,7 @@ import pytest
 import registry
 from builds import Workshop, settings
 from conftest import SEED, installation
+from test_snapshots import check_copy, copy_of
 from test_soak import say
 
 KILLS = int(os.environ.get("BUILD_KILLS") or 4)
@@ -33,10 +34,25 @@ def workshop(tmp_path):
             yield Workshop(place, port, random.Random(SEED))
 
 
+def check_host_crash(workshop):
+    """What a mount would find of the volume after the host lost its power: all that was synced."""
+    image = workshop.place.node_dir / "pool.img"
+    if not image.exists():
+        return
+    workshop.check_volume()
+    workshop.at_rest()
+    with copy_of(image) as copy:
+        assert check_copy(copy, workshop.known, "v/*/w/journal") == 1
+    workshop.go_on()
+
+
 @pytest.mark.timeout(120 + 60 * KILLS)
 def test_builds_with_kills_at_random_moments(workshop, capsys):
     dice = workshop.dice
     say(capsys, f"builds: {KILLS} kills, seed {SEED}; again with `make soak SEED={SEED} BUILD_KILLS={KILLS}`")
+    # First, while there is little to copy and nothing is being deleted.
+    workshop.place.kill("node")
+    check_host_crash(workshop)
     left, killed, kinds = KILLS, {}, []
     while left > 0:
         for _ in range(2):

@@ -263,6 +263,7 @@ class copy_of:
             subprocess.run(["cp", "--sparse=always", self.image, copy], check=True)
             if generation(self.image) == before:
                 return copy
+        shutil.rmtree(self.scratch)
         raise AssertionError("the pool was never at rest for as long as a copy takes")
 
     def __exit__(self, *_):
@@ -283,7 +284,7 @@ def damaged(manifest: pathlib.Path) -> list[str]:
     return wrong
 
 
-def check_copy(copy: pathlib.Path, at_least: int) -> int:
+def check_copy(copy: pathlib.Path, at_least: int, journals: str = "**/home/user/fsynced/journal") -> int:
     """Mounts it in a namespace of its own, which takes the mount along, and checks what the writers wrote."""
     reads, writes = os.pipe()
     child = os.fork()
@@ -300,7 +301,7 @@ def check_copy(copy: pathlib.Path, at_least: int) -> int:
             # Writable: what was synced since the last commit is in a log that the mount plays again.
             subprocess.run(["mount", "-o", "loop", copy, mounted], check=True)
             found, wrong = {}, []
-            for journal in mounted.rglob("home/user/fsynced/journal"):
+            for journal in mounted.glob(journals):
                 last, here = fsynced.check(str(journal.parent))
                 found[str(journal.relative_to(mounted))] = last
                 wrong += here
