@@ -10,6 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use crate::context::World;
@@ -32,6 +33,8 @@ pub(crate) fn run() -> io::Result<()> {
 }
 
 async fn serve() -> io::Result<()> {
+    // A signal that is ignored stays so in kernels, which could not be interrupted then; one that is handled does not.
+    let mut interrupts = signal(SignalKind::interrupt())?;
     let place = Place::from_environment();
     place.prepare()?;
     let port = std::env::var("COFFER_CODE_PORT").ok().and_then(|port| port.parse().ok()).unwrap_or(PORT);
@@ -45,7 +48,10 @@ async fn serve() -> io::Result<()> {
     if let Some(six) = six {
         task::spawn(accept_all(Arc::clone(&service), six));
     }
-    accept_all(service, listener).await;
+    tokio::select! {
+        () = accept_all(service, listener) => {}
+        _ = interrupts.recv() => {}
+    }
     Ok(())
 }
 
