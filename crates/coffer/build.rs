@@ -1,5 +1,5 @@
-//! Embeds what was built beforehand: agentd, by `scripts/build-agentd` for a static target, and the web UI, by
-//! `scripts/build-ui`.
+//! Embeds what was built beforehand: agentd and the code interpreter, by `scripts/build-agentd` for a static target, and
+//! the web UI, by `scripts/build-ui`.
 //!
 //! Cargo cannot build a dependency for another target, nor run npm, so these steps are the Makefile's. Without
 //! them this binary still compiles (for `cargo check`) and says at run time what is missing.
@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 fn main() {
     let manifest = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets this"));
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets this"));
-    let agentd = manifest.join("../../target/agentd/coffer-agentd");
-    println!("cargo::rerun-if-changed={}", agentd.display());
-    let bytes = std::fs::read(&agentd).unwrap_or_default();
-    std::fs::write(out.join("agentd"), bytes).expect("OUT_DIR can be written");
+    for (program, name) in [("coffer-agentd", "agentd"), ("coffer-code", "code")] {
+        let built = manifest.join("../../target/agentd").join(program);
+        println!("cargo::rerun-if-changed={}", built.display());
+        let bytes = std::fs::read(&built).unwrap_or_default();
+        std::fs::write(out.join(name), bytes).expect("OUT_DIR can be written");
+    }
 
     // The directory is part of the repository, empty: one that is not there would make every build a new one.
     let ui = manifest.join("../../ui/dist");

@@ -52,7 +52,7 @@ def test_bash(box):
     assert failed.error.value == "3" and failed.logs.stdout == ["before\n"]
     assert run("cat; echo over").logs.stdout == ["over\n"], "nothing to read"
     assert "syntax error" in "".join(run("if true; then").logs.stderr)
-    assert run("echo \"$CALL\"", envs={"CALL": "a'b $(id)"}).logs.stdout == ["a'b $(id)\n"]
+    assert run('echo "$CALL"', envs={"CALL": "a'b $(id)"}).logs.stdout == ["a'b $(id)\n"]
     assert run("echo ${CALL:-default}").logs.stdout == ["default\n"]
     assert "".join(run("seq 100000 | tail -1; echo 'a!b'").logs.stdout) == "100000\na!b\n"
     first = run(":").execution_count

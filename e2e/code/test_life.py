@@ -1,5 +1,6 @@
 """What happens when a client leaves, a kernel dies, the service dies, or the sandbox is paused, forked and copied."""
 
+import contextlib
 import threading
 
 import pytest
@@ -94,10 +95,9 @@ def test_a_pause_in_the_middle_of_a_call_leaves_a_context_that_works(make, memor
     printed = threading.Event()
 
     def run():
-        try:
-            sandbox.run_code("print('began', flush=True)\nimport time; time.sleep(300)", on_stdout=lambda _: printed.set())
-        except Exception:
-            pass  # the pause cuts it
+        code = "print('began', flush=True)\nimport time; time.sleep(300)"
+        with contextlib.suppress(Exception):  # the pause cuts it
+            sandbox.run_code(code, on_stdout=lambda _: printed.set())
 
     call = threading.Thread(target=run)
     call.start()

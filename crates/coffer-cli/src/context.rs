@@ -35,7 +35,7 @@ pub struct Remote {
     pub(crate) output: Format,
 }
 
-/// A verb's own arguments next to those that all verbs have.
+// A verb's own arguments next to those that all verbs have. No doc comment: clap would show it in place of each verb's.
 #[derive(Debug, Args)]
 pub struct With<T: Args> {
     #[command(flatten)]

@@ -28,6 +28,7 @@ mod place;
 mod process;
 mod route;
 mod serve;
+mod service;
 mod stream;
 mod task;
 

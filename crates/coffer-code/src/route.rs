@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::context::{Call, Context};
 use crate::contexts::{Contexts, NoContext};
 use crate::language::Variables;
-use crate::serve::Service;
+use crate::service::Service;
 use crate::stream;
 use crate::task;
 

@@ -4,13 +4,13 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
 use crate::context::World;
@@ -18,6 +18,7 @@ use crate::contexts::Contexts;
 use crate::envs::Envs;
 use crate::language::Language;
 use crate::place::Place;
+use crate::service::Service;
 use crate::{route, task};
 
 const PORT: u16 = 49999;
@@ -27,30 +28,19 @@ const HEAD_TIME: Duration = Duration::from_secs(640);
 /// Pause after a failed accept: descriptors have run out, and an immediate retry does not help.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-#[derive(Debug)]
-pub(crate) struct Service {
-    pub(crate) contexts: Contexts,
-    ready: AtomicBool,
-}
-
-impl Service {
-    /// Whether the first kernels have started, or have failed to.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
-    }
-}
-
 pub(crate) fn run() -> io::Result<()> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve())
 }
 
 async fn serve() -> io::Result<()> {
+    // A signal that is ignored stays so in kernels, which could not be interrupted then; one that is handled does not.
+    let mut interrupts = signal(SignalKind::interrupt())?;
     let place = Place::from_environment();
     place.prepare()?;
     let port = std::env::var("COFFER_CODE_PORT").ok().and_then(|port| port.parse().ok()).unwrap_or(PORT);
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await?;
     let world = Arc::new(World { place, envs: Envs::default() });
-    let service = Arc::new(Service { contexts: Contexts::new(world), ready: AtomicBool::new(false) });
+    let service = Arc::new(Service::new(Contexts::new(world)));
     task::spawn(warm(Arc::clone(&service)));
     // Callers inside may prefer IPv6; where there is none, they do without.
     let six = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
@@ -58,7 +48,10 @@ async fn serve() -> io::Result<()> {
     if let Some(six) = six {
         task::spawn(accept_all(Arc::clone(&service), six));
     }
-    accept_all(service, listener).await;
+    tokio::select! {
+        () = accept_all(service, listener) => {}
+        _ = interrupts.recv() => {}
+    }
     Ok(())
 }
 
@@ -79,7 +72,7 @@ async fn warm(service: Arc<Service>) {
             Err(error) => eprintln!("coffer-code: {}", error.explain(&service.contexts.installed())),
         }
     }
-    service.ready.store(true, Ordering::Release);
+    service.set_ready();
 }
 
 async fn accept_all(service: Arc<Service>, listener: TcpListener) {

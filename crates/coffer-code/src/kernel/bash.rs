@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
 use uuid::Uuid;
 
-use super::{Ended, Stopping, abandoned};
+use super::ending::{Ended, Stopping, abandoned};
 use crate::line::Line;
 use crate::place::Place;
 use crate::process::Process;

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 use zeromq::{DealerSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocket};
 
+use super::ending::{Ended, Stopping, abandoned};
 use super::message::{Message, Signer};
-use super::{Ended, Stopping, abandoned};
 use crate::language::{Interrupt, Language};
 use crate::line::{Bundle, Line};
 use crate::place::Place;

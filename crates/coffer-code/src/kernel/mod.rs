@@ -1,6 +1,7 @@
 //! A kernel: starts, runs one piece of code at a time, is interrupted, dies.
 
 mod bash;
+mod ending;
 mod jupyter;
 mod message;
 
@@ -9,9 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use self::bash::Bash;
+pub(crate) use self::ending::Ended;
 use self::jupyter::Jupyter;
 use crate::language::{Language, Variables};
 use crate::place::Place;
@@ -21,16 +21,6 @@ use crate::stream::Sink;
 /// How long a kernel may take to start, and our own code in it to run.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const SILENT_LIMIT: Duration = Duration::from_secs(20);
-/// Between two interrupts of code that does not stop.
-const INTERRUPT_AGAIN: Duration = Duration::from_secs(2);
-
-/// How code ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
-    Done,
-    /// With its kernel, which must be started anew.
-    Died,
-}
 
 #[derive(Debug)]
 pub(crate) struct Kernel {
@@ -148,34 +138,4 @@ fn command(language: Language, place: &Place, directory: &str) -> Command {
     command.current_dir(place.directory(directory));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
-}
-
-/// When to interrupt code whose client has left, and when to give up on it.
-#[derive(Debug)]
-struct Stopping {
-    again: Instant,
-    until: Instant,
-}
-
-impl Stopping {
-    fn new(patience: Duration) -> Self {
-        let now = Instant::now();
-        Self { again: now + INTERRUPT_AGAIN, until: now + patience }
-    }
-
-    /// Waits for the next interrupt; false if it is time to kill.
-    async fn next(stopping: &mut Option<Self>) -> bool {
-        let Some(stopping) = stopping else { return std::future::pending().await };
-        tokio::time::sleep_until(stopping.again.min(stopping.until)).await;
-        stopping.again = Instant::now() + INTERRUPT_AGAIN;
-        Instant::now() < stopping.until
-    }
-}
-
-/// Waits until the client has left, or for ever if there is none.
-async fn abandoned(sink: Option<&Sink>) {
-    match sink {
-        Some(sink) => sink.abandoned().await,
-        None => std::future::pending().await,
-    }
 }

@@ -102,7 +102,7 @@ async fn every_project_uses_it_and_none_changes_it() {
         assert_eq!(alias, json!({"templateID": "node", "public": true}));
     }
     let after = app.get("/api/v1/quotas").await.expect(200).json();
-    assert_eq!(before["in_use"], after["in_use"]);
+    assert_eq!(before["used"], after["used"]);
     let operator = operator_key(&app).await;
     let projects =
         app.as_key(&operator, Method::GET, "/api/v1/projects", Value::Null).await.expect(200).json();
@@ -130,7 +130,7 @@ async fn what_a_project_had_by_that_name_stays_its_own() {
     let sandbox = app.create(json!({})).await;
     let scope = app.scope().await;
     // As before there was a catalogue: today the name is refused.
-    app.post(&format!("/sandboxes/{sandbox}/snapshots"), json!({"name": "python"})).await.expect(409);
+    app.post(&format!("/sandboxes/{sandbox}/snapshots"), json!({"name": "python"})).await.expect(400);
     let own = snapshot(&app, &sandbox, json!({})).await["id"].as_str().unwrap().to_string();
     let own: SnapshotId = own.parse().unwrap();
     let new = NewBuild {
