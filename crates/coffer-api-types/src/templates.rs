@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 /// A template: what a sandbox starts from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Template {
-    /// The name of a template of the server; otherwise `tpl_` and letters.
+    /// For a template of the server, its name.
     pub id: String,
     pub name: String,
     /// `server` for those that were bootstrapped on the host, `catalogue` for those that come with the program as

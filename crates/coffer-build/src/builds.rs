@@ -287,6 +287,8 @@ impl Builds {
             let values = self.store.read_secrets(scope.project()).await?;
             coffer_fleet::secret_variables(&secrets, &values).map_err(FleetError::from)?;
         }
+        // Before there is a row, which would wait for ever.
+        self.check_begun(scope.project())?;
         let row = self.request(scope, new).await?;
         let line =
             |message| BuildLogLine { at_ms: now_ms(), level: BuildLogLevel::Warn, step: None, message };
@@ -312,10 +314,7 @@ impl Builds {
         registry: Option<String>,
     ) -> Result<(), BuildError> {
         step::check(&plan)?;
-        let begun = self.running.lock().values().filter(|one| one.project == scope.project()).count();
-        if begun >= MOST_BEGUN {
-            return Err(BuildError::TooManyBegun(MOST_BEGUN));
-        }
+        self.check_begun(scope.project())?;
         let known = self.store.build(scope, Some(template), build).await?;
         known.ok_or_else(|| BuildError::NotFound(template.to_string()))?;
         let started = self.store.start_build(scope, template, build, plan, registry).await?;
@@ -324,6 +323,11 @@ impl Builds {
             self.launch(started);
         }
         Ok(())
+    }
+
+    fn check_begun(&self, project: ProjectId) -> Result<(), BuildError> {
+        let begun = self.running.lock().values().filter(|one| one.project == project).count();
+        if begun < MOST_BEGUN { Ok(()) } else { Err(BuildError::TooManyBegun(MOST_BEGUN)) }
     }
 
     /// Runs a build as soon as its project has a place.

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use http::StatusCode;
 
-use super::templates::NOT_BUILT;
+use super::templates::show::state_of;
 use crate::app::App;
 use crate::auth::Operating;
 use crate::body::MaybeChecked;
@@ -17,22 +17,11 @@ use coffer_api_types::templates::{
     CatalogueBuild, CatalogueBuildRequest, CatalogueLogQuery, CatalogueTemplate,
 };
 use coffer_api_types::{ErrorShape, Page};
-use coffer_build::{CatalogueEntry, CatalogueState};
+use coffer_build::CatalogueEntry;
 use coffer_core::clock::rfc3339;
-use coffer_store::TemplateState;
 
 /// Lines of a log in one answer.
 const LOG_PAGE: u32 = 500;
-
-/// As in the list of templates.
-pub(super) fn state_of(entry: &CatalogueEntry) -> &'static str {
-    match entry.state {
-        CatalogueState::NotBuilt => NOT_BUILT,
-        CatalogueState::Building => TemplateState::Building.as_str(),
-        CatalogueState::Ready => TemplateState::Ready.as_str(),
-        CatalogueState::Failed => TemplateState::Error.as_str(),
-    }
-}
 
 /// Lists the catalogue: templates that come with the program as definitions. For operators.
 #[utoipa::path(

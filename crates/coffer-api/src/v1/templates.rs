@@ -1,19 +1,18 @@
 //! Templates: the server's, those of the catalogue, and those that projects build.
 
-mod builds;
-mod files;
-mod request;
+pub(super) mod builds;
+pub(super) mod files;
+pub(super) mod request;
+pub(super) mod show;
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use coffer_core::TemplateRef;
-use coffer_core::clock::rfc3339;
-use coffer_store::{TemplateEntry, TemplateFilter, TemplateState};
-use coffer_wire::node::TemplateInfo;
+use coffer_store::{TemplateFilter, TemplateState};
 use http::StatusCode;
 
+use self::show::{CATALOGUE, NOT_BUILT, PROJECT, SERVER, of_catalogue, of_project, of_server, own};
 use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Read, Write};
@@ -21,77 +20,11 @@ use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::templates::{Template, TemplateQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
-use coffer_build::{BuildError, CatalogueEntry};
+use coffer_build::BuildError;
 
-pub(super) use builds::*;
-pub(super) use files::*;
-pub(super) use request::*;
-
-const SERVER: &str = "server";
-const CATALOGUE: &str = "catalogue";
-const PROJECT: &str = "project";
 const LONGEST_SEARCH: usize = 256;
 
-/// A template of the server.
-fn of_server(app: &App, template: &TemplateInfo) -> Template {
-    Template {
-        id: template.name.clone(),
-        name: template.name.clone(),
-        kind: SERVER.to_string(),
-        state: TemplateState::Ready.as_str().to_string(),
-        summary: None,
-        build: Some(template.build.clone()),
-        is_default: template.name == app.default_template,
-        user: Some(template.default_user.clone()),
-        workdir: template.default_workdir.clone(),
-        tags: vec![coffer_fleet::DEFAULT_TAG.to_string()],
-        cpu_count: app.limits.cpu_count,
-        memory_mib: app.limits.memory_mib,
-        disk_mib: app.limits.disk_mib,
-        added_bytes: None,
-        build_count: 1,
-        spawn_count: 0,
-        last_spawned_at: None,
-        created_by: None,
-        created_at: None,
-        updated_at: None,
-        last_build: None,
-    }
-}
-
-/// A template of a project.
-fn of_project(app: &App, entry: TemplateEntry) -> Template {
-    let (user, workdir) = match entry.defaults {
-        Some(defaults) => (Some(defaults.user), defaults.workdir),
-        None => (None, None),
-    };
-    let count = |number: i64| u64::try_from(number).unwrap_or(0);
-    Template {
-        id: entry.id.to_string(),
-        is_default: entry.name == app.default_template,
-        name: entry.name,
-        kind: PROJECT.to_string(),
-        state: entry.state.as_str().to_string(),
-        summary: entry.summary,
-        build: entry.build.map(crate::template_builds::shown_id),
-        user,
-        workdir,
-        tags: entry.tags,
-        cpu_count: entry.size.cpu_count.unwrap_or(app.limits.cpu_count),
-        memory_mib: entry.size.memory_mib.unwrap_or(app.limits.memory_mib),
-        disk_mib: entry.size.disk_mib.unwrap_or(app.limits.disk_mib),
-        added_bytes: entry.snapshot.map(|_| count(entry.bytes)),
-        build_count: count(entry.build_count),
-        spawn_count: count(entry.spawn_count),
-        last_spawned_at: entry.last_spawned_ms.map(rfc3339),
-        created_by: entry.created_by,
-        created_at: Some(rfc3339(entry.created_ms)),
-        updated_at: Some(rfc3339(entry.updated_ms)),
-        last_build: entry.last_build.map(|row| shown_build(app, row)),
-    }
-}
-
-/// Lists templates by name: the server's, and those that the project built. Snapshots can be used as templates too:
+/// Lists templates by name: the server's, those of the catalogue (built or not), and those that the project built. Snapshots can be used as templates too:
 /// `GET /api/v1/snapshots` lists those.
 #[utoipa::path(
     get, path = "/api/v1/templates", tag = "templates", params(PageQuery, TemplateQuery),
@@ -146,44 +79,12 @@ pub(super) async fn list(
     Ok(Json(part.page(found, |template| template.name.clone(), |template| template)))
 }
 
-/// The state of a template of the catalogue that nobody has built yet.
-pub(super) const NOT_BUILT: &str = "not_built";
-
 /// Templates that all projects share.
 async fn shared(app: &App) -> Result<Vec<Template>, ApiError> {
     let known = app.fleet.templates().await.map_err(|error| ApiError::fleet(error, ""))?;
     let catalogue = app.builds.catalogue().await?;
     let servers = known.iter().map(|template| of_server(app, template));
     Ok(servers.chain(catalogue.into_iter().map(|entry| of_catalogue(app, entry))).collect())
-}
-
-/// A template of the catalogue, built or not.
-fn of_catalogue(app: &App, entry: CatalogueEntry) -> Template {
-    let ready = entry.ready.as_ref();
-    let definition = &entry.definition;
-    Template {
-        id: definition.name.clone(),
-        name: definition.name.clone(),
-        kind: CATALOGUE.to_string(),
-        state: super::catalogue::state_of(&entry).to_string(),
-        summary: Some(definition.summary.clone()),
-        build: ready.map(|row| crate::template_builds::shown_id(row.id)),
-        is_default: definition.name == app.default_template,
-        user: ready.and_then(|row| row.defaults.as_ref()).map(|defaults| defaults.user.clone()),
-        workdir: ready.and_then(|row| row.defaults.as_ref()?.workdir.clone()),
-        tags: ready.map(|_| coffer_fleet::DEFAULT_TAG.to_string()).into_iter().collect(),
-        cpu_count: definition.cpus.unwrap_or(app.limits.cpu_count),
-        memory_mib: definition.memory_mib.unwrap_or(app.limits.memory_mib),
-        disk_mib: app.limits.disk_mib,
-        added_bytes: None,
-        build_count: u64::from(ready.is_some()),
-        spawn_count: 0,
-        last_spawned_at: None,
-        created_by: None,
-        created_at: entry.newest.as_ref().map(|row| rfc3339(row.created_ms)),
-        updated_at: ready.and_then(|row| row.ended_ms).map(rfc3339),
-        last_build: None,
-    }
 }
 
 /// One template, by its id or name.
@@ -202,18 +103,6 @@ pub(super) async fn detail(
     }
     let entry = own(&app, &caller, &template).await?;
     Ok(Json(of_project(&app, entry)))
-}
-
-/// The template of the project with that id or name.
-async fn own<N>(app: &App, caller: &Caller<N>, template: &str) -> Result<TemplateEntry, ApiError> {
-    let name = template.parse::<TemplateRef>().ok().map(|reference| reference.name);
-    let filter = TemplateFilter { only: name.as_deref(), limit: 1, ..TemplateFilter::default() };
-    let missing = || ApiError::from(BuildError::NotFound(template.chars().take(64).collect()));
-    if name.is_none() {
-        return Err(missing());
-    }
-    let found = app.store.template_entries(&caller.scope, &filter).await.map_err(ApiError::store)?;
-    found.into_iter().next().ok_or_else(missing)
 }
 
 /// Deletes a template of the project: its builds end, its tags and cached snapshots go. Sandboxes from it keep running.
