@@ -84,7 +84,7 @@ def operator(up: CofferUp) -> str:
 
 def test_a_template_that_is_not_built_names_the_command_that_builds_it(up):
     found = listed(up)["python"]
-    assert (found["origin"], found["state"]) == ("catalogue", "not_built")
+    assert (found["kind"], found["state"]) == ("server", "not_built")
     e2b = {item["templateID"]: item for item in api(up, path="/templates").json()}
     assert e2b["python"]["buildStatus"] == "waiting" and e2b["python"]["public"] is True
     refused = api(up, method="POST", path="/api/v1/sandboxes", json={"template": "python"})

@@ -239,6 +239,7 @@ fn every_shape_reads_back_what_it_writes() {
         sandboxes::PauseBody, sandboxes::ResumeBody, secrets::NewValue, session::SignIn,
         snapshots::NewSnapshot, snapshots::RollbackBody, tasks::ChangedTask, tasks::NewTask,
         templates::CatalogueBuildRequest,
+        templates::NewTemplateBuild, templates::NewTemplateStep, templates::RegistryLogin,
         volumes::NewMount, volumes::NewVolume, webhooks::ChangedWebhook, webhooks::NewWebhook,
     ];
     let responses = all![check_response:
@@ -267,8 +268,9 @@ fn every_shape_reads_back_what_it_writes() {
         sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, secrets::MasterKey,
         secrets::Missing, secrets::Secret, session::Identity, session::OwnProject,
         snapshots::Snapshot, tasks::AttentionShape, tasks::OnReview, tasks::PlaceShape,
-        tasks::Task, templates::CatalogueBuild, templates::CatalogueTemplate,
-        templates::Template, templates::TemplateOrigin, templates::TemplateState, usage::Prices, usage::UsageEntry, volumes::Volume,
+        tasks::Task, templates::CatalogueBuild, templates::CatalogueTemplate, templates::RequestedTemplateBuild, templates::Template,
+        templates::TemplateBuild, templates::TemplateBuildFailure, templates::TemplateBuildLine,
+        templates::TemplateFiles, usage::Prices, usage::UsageEntry, volumes::Volume,
         volumes::VolumeDetail, volumes::VolumeMount, webhooks::Delivery,
         webhooks::DeliveryDetail, webhooks::MadeWebhook, webhooks::SigningSecret,
         webhooks::Webhook,
@@ -295,7 +297,8 @@ fn every_query_reads_back_what_it_writes() {
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,
         git::RepositoryQuery, logs::FormQuery, logs::LogQuery, network::ReachQuery,
         pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
-        tasks::TaskQuery, templates::CatalogueLogQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
+        tasks::TaskQuery, templates::CatalogueLogQuery, templates::TemplateBuildLogQuery, templates::TemplateBuildQuery,
+        templates::TemplateQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
         PageQuery,
     ];
     report(&queries);

@@ -29,7 +29,7 @@ use coffer_build::BuildError;
 /// SDKs read the log by pages of this size.
 const PAGE: i64 = 100;
 /// Most tags of one request.
-const MOST_TAGS: usize = 50;
+pub(crate) const MOST_TAGS: usize = 50;
 const SMALLEST_MEMORY_MB: u64 = 128;
 
 impl From<BuildError> for ApiError {
@@ -63,6 +63,7 @@ pub(super) async fn request(
         name: named.map(|named| named.name),
         tags,
         size: size(&app, request.cpu_count, request.memory_mb)?,
+        summary: None,
         created_by: Some(caller.key_id.to_string()),
     };
     let row = app.builds.request(&caller.scope, new).await?;
@@ -89,6 +90,7 @@ fn size(app: &App, cpu_count: Option<u32>, memory_mb: Option<u64>) -> Result<Tem
     Ok(TemplateSize {
         cpu_count: cpu_count.filter(|count| *count != app.limits.cpu_count),
         memory_mib: memory_mb.filter(|size| *size != app.limits.memory_mib),
+        disk_mib: None,
     })
 }
 
@@ -282,7 +284,7 @@ fn ids(template: &str, build: &str) -> Result<(TemplateId, BuildId), ApiError> {
 }
 
 /// A reference to a template of the caller's project.
-fn own_name(scope: &ProjectScope, name: &str) -> Result<TemplateRef, ApiError> {
+pub(crate) fn own_name(scope: &ProjectScope, name: &str) -> Result<TemplateRef, ApiError> {
     let reference: TemplateRef = name.parse().map_err(|error| ApiError::bad_request(format!("{error}")))?;
     match &reference.namespace {
         Some(namespace) if *namespace != scope.project().to_string() => {
@@ -293,7 +295,7 @@ fn own_name(scope: &ProjectScope, name: &str) -> Result<TemplateRef, ApiError> {
 }
 
 /// A tag, or the tag of `name:tag`.
-fn tag_of(text: &str) -> Result<String, ApiError> {
+pub(crate) fn tag_of(text: &str) -> Result<String, ApiError> {
     let tag = text.rsplit(':').next().unwrap_or(text);
     let reference = format!("x:{tag}").parse::<TemplateRef>().ok().and_then(|reference| reference.tag);
     // The tag endpoints of E2B read UUIDs as ids of builds.

@@ -105,7 +105,7 @@ fn shown(app: &App, row: &TemplateRow) -> Template {
         build_id: shown_id(row.build),
         cpu_count: row.size.cpu_count.unwrap_or(app.limits.cpu_count),
         memory_mb: row.size.memory_mib.unwrap_or(app.limits.memory_mib),
-        disk_size_mb: app.limits.disk_mib,
+        disk_size_mb: row.size.disk_mib.unwrap_or(app.limits.disk_mib),
         public: false,
         aliases: vec![row.name.clone()],
         names: vec![row.name.clone()],
@@ -128,7 +128,7 @@ pub(super) async fn detail(
 ) -> Result<Json<Value>, ApiError> {
     let row = app.store.template(&caller.scope, &id).await.map_err(ApiError::store)?;
     let row = row.ok_or_else(|| ApiError::from(BuildError::NotFound(id.chars().take(64).collect())))?;
-    let filter = BuildFilter { template: Some(row.id), before: None, limit: MOST_BUILDS };
+    let filter = BuildFilter { template: Some(row.id), limit: MOST_BUILDS, ..BuildFilter::default() };
     let builds = app.store.builds(&caller.scope, &filter).await.map_err(ApiError::store)?;
     let builds: Vec<Value> = builds
         .iter()

@@ -1,6 +1,6 @@
 //! The service: requests, uploads, and the builds that run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,19 +9,22 @@ use bytes::Bytes;
 use coffer_core::clock::now_ms;
 use coffer_core::settings::{ByteSize, Period};
 use coffer_core::sync::Mutex;
-use coffer_core::{BuildId, BuildPlan, ProjectId, TemplateId, TemplateRef, chain};
-use coffer_fleet::Fleet;
+use coffer_core::{
+    BuildId, BuildLogLevel, BuildPlan, BuildSource, ProjectId, TemplateId, TemplateRef, chain,
+};
 use coffer_fleet::exec::Exec;
+use coffer_fleet::{Fleet, FleetError};
 use coffer_http::PrivateHosts;
 use coffer_image::{Blobs, Registry};
 use coffer_shares::{PoolSettings, Shares, pool};
 use coffer_store::{
-    BuildFailure, BuildFilter, BuildRow, NewBuild, ProjectScope, StartedBuild, Store, StoreError,
-    TemplateFiles, TemplateRow, UploadGrant,
+    BuildFailure, BuildFilter, BuildLogLine, BuildRow, NewBuild, ProjectScope, StartedBuild, Store,
+    StoreError, TemplateFiles, TemplateRow, UploadGrant,
 };
 use futures_util::Stream;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -141,6 +144,26 @@ pub struct Upload {
     pub token: String,
 }
 
+/// A build that runs or waits for a place.
+#[derive(Debug)]
+struct Running {
+    /// Ends it.
+    cancel: CancellationToken,
+    /// Changes with its log.
+    news: watch::Sender<()>,
+}
+
+/// Everything about a build whose steps are known at once.
+#[derive(Debug)]
+pub struct Submission {
+    pub new: NewBuild,
+    pub plan: BuildPlan,
+    /// JSON of the credentials for its image.
+    pub registry: Option<String>,
+    /// What its log begins with.
+    pub warnings: Vec<String>,
+}
+
 /// Builds templates.
 #[derive(Debug)]
 pub struct Builds {
@@ -154,8 +177,10 @@ pub struct Builds {
     pub(crate) blobs: Blobs,
     pub(crate) catalogue: Catalogue,
     places: Shares<ProjectId>,
-    /// Builds that run or wait for a place; cancelling ends them.
-    running: Mutex<HashMap<BuildId, CancellationToken>>,
+    /// Builds that run or wait for a place.
+    running: Mutex<HashMap<BuildId, Running>>,
+    /// One import of an archive at a time for each project.
+    pub(crate) imports: Mutex<HashMap<ProjectId, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -185,6 +210,7 @@ impl Builds {
             blobs: images.blobs,
             places: pools.shares(pool::BUILDS),
             running: Mutex::default(),
+            imports: Mutex::default(),
             tasks: TaskTracker::new(),
             stop,
         });
@@ -214,11 +240,53 @@ impl Builds {
     /// Records a build whose steps follow.
     pub async fn request(&self, scope: &ProjectScope, new: NewBuild) -> Result<BuildRow, BuildError> {
         if let Some(name) = &new.name
-            && (self.is_of_the_host(name).await? || self.is_of_the_catalogue(scope, name).await?)
+            && self.is_of_the_server(scope, name).await?
         {
             return Err(BuildError::NameTaken(name.clone()));
         }
         Ok(self.store.request_build(scope, new).await?)
+    }
+
+    /// Records a build and starts it. What can be known to be wrong is refused before anything is recorded.
+    pub async fn submit(
+        self: &Arc<Self>,
+        scope: &ProjectScope,
+        submission: Submission,
+    ) -> Result<BuildRow, BuildError> {
+        let Submission { new, plan, registry, warnings } = submission;
+        step::check(&plan)?;
+        let uploads = plan.steps.iter().filter_map(|step| step.files_hash.as_deref());
+        let archive = match &plan.source {
+            BuildSource::Archive(hash) => Some(hash.as_str()),
+            BuildSource::Image(_) | BuildSource::Template(_) => None,
+        };
+        for hash in uploads.chain(archive).collect::<BTreeSet<_>>() {
+            let known = self.store.template_files(scope.project(), hash).await?;
+            known.ok_or_else(|| BuildError::NoFiles(hash.to_string()))?;
+        }
+        let secrets: BTreeMap<String, String> = plan
+            .steps
+            .iter()
+            .flat_map(|step| &step.secrets)
+            .map(|(_, name)| (name.clone(), name.clone()))
+            .collect();
+        if !secrets.is_empty() {
+            let values = self.store.read_secrets(scope.project()).await?;
+            coffer_fleet::secret_variables(&secrets, &values).map_err(FleetError::from)?;
+        }
+        let row = self.request(scope, new).await?;
+        let line =
+            |message| BuildLogLine { at_ms: now_ms(), level: BuildLogLevel::Warn, step: None, message };
+        let lines = warnings.into_iter().map(line).collect();
+        self.store.append_build_log(&self.store.operator(), row.id, lines).await?;
+        self.begin(scope, row.template, row.id, plan, registry).await?;
+        let begun = self.store.build(scope, Some(row.template), row.id).await?;
+        Ok(begun.unwrap_or(row))
+    }
+
+    /// Changes when the log of a build does, if this server runs it.
+    pub fn news(&self, build: BuildId) -> Option<watch::Receiver<()>> {
+        self.running.lock().get(&build).map(|running| running.news.subscribe())
     }
 
     /// Starts a requested build.
@@ -244,8 +312,9 @@ impl Builds {
     /// Runs a build as soon as its project has a place.
     fn launch(self: &Arc<Self>, build: StartedBuild) {
         let id = build.row.id;
-        let cancel = self.stop.child_token();
-        self.running.lock().insert(id, cancel.clone());
+        let (cancel, news) = (self.stop.child_token(), watch::Sender::new(()));
+        let running = Running { cancel: cancel.clone(), news: news.clone() };
+        self.running.lock().insert(id, running);
         let builds = self.clone();
         self.tasks.spawn(async move {
             let ran = async {
@@ -256,7 +325,7 @@ impl Builds {
                         Err(_full) => tokio::time::sleep(QUEUE_PAUSE).await,
                     }
                 };
-                builds.run(build, &cancel).await;
+                builds.run(build, news, &cancel).await;
             };
             cancel.run_until_cancelled(ran).await;
             builds.running.lock().remove(&id);
@@ -275,7 +344,7 @@ impl Builds {
 
     /// Stops the task of a build and destroys its sandbox.
     async fn abandon(&self, row: &BuildRow) {
-        let token = self.running.lock().get(&row.id).cloned();
+        let token = self.running.lock().get(&row.id).map(|running| running.cancel.clone());
         if let Some(token) = token {
             token.cancel();
         }
@@ -294,13 +363,14 @@ impl Builds {
 
     /// Deletes a template: its builds end, its name is free, its snapshots go. Sandboxes from it run on.
     pub async fn delete(&self, scope: &ProjectScope, id_or_name: &str) -> Result<(), BuildError> {
-        if self.is_of_the_host(id_or_name).await? || self.is_of_the_catalogue(scope, id_or_name).await? {
+        if self.is_of_the_server(scope, id_or_name).await? {
             return Err(BuildError::HostTemplate(id_or_name.to_string()));
         }
         let missing = || BuildError::NotFound(id_or_name.to_string());
         let template = self.known(scope, id_or_name).await?.ok_or_else(missing)?;
         // Before they are gone: the rows name the sandboxes of builds in progress.
-        let filter = BuildFilter { template: Some(template), before: None, limit: MOST_ABANDONED };
+        let filter =
+            BuildFilter { template: Some(template), limit: MOST_ABANDONED, ..BuildFilter::default() };
         let builds = self.store.builds(scope, &filter).await?;
         let gone = self.store.delete_template(scope, template).await?.ok_or_else(missing)?;
         for row in &builds {
@@ -319,14 +389,17 @@ impl Builds {
     }
 
     /// Whether a name is that of a template of the host.
-    pub async fn is_of_the_host(&self, name: &str) -> Result<bool, BuildError> {
+    async fn is_of_the_host(&self, name: &str) -> Result<bool, BuildError> {
         let Ok(reference) = name.parse::<TemplateRef>() else { return Ok(false) };
         Ok(self.fleet.templates().await?.iter().any(|template| template.name == reference.name))
     }
 
-    /// Whether a name is the catalogue's for this project: one that had a template of that name before the catalogue did
-    /// keeps it.
-    async fn is_of_the_catalogue(&self, scope: &ProjectScope, name: &str) -> Result<bool, BuildError> {
+    /// Whether a name belongs to the server for this project: that of a template of the host, or of the catalogue unless
+    /// the project had a template of that name before.
+    pub async fn is_of_the_server(&self, scope: &ProjectScope, name: &str) -> Result<bool, BuildError> {
+        if self.is_of_the_host(name).await? {
+            return Ok(true);
+        }
         Ok(self.fleet.is_shared(name) && self.store.template(scope, name).await?.is_none())
     }
 
@@ -348,24 +421,34 @@ impl Builds {
         contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
     ) -> Result<(), BuildError> {
         let grant = self.store.take_upload(token).await?.ok_or(BuildError::NoGrant)?;
+        self.store_files(grant.project, Some(grant.hash), length, contents).await.map(drop)
+    }
+
+    /// Stores files of a project, within its quota: under the client's name for them, or by their digest.
+    pub async fn store_files(
+        &self,
+        project: ProjectId,
+        hash: Option<String>,
+        length: Option<u64>,
+        contents: impl Stream<Item = Result<Bytes, String>> + Send + Unpin,
+    ) -> Result<TemplateFiles, BuildError> {
         let largest = self.settings.largest_upload.as_bytes();
         if length.is_some_and(|length| length > largest) {
             return Err(BuildError::TooLarge(largest));
         }
-        let reservation =
-            self.store.reserve_storage(grant.project, length.unwrap_or(1)).await.map_err(over)?;
-        let written = self.files.write(grant.project, largest, &reservation, contents).await?;
+        let reservation = self.store.reserve_storage(project, length.unwrap_or(1)).await.map_err(over)?;
+        let written = self.files.write(project, largest, &reservation, contents).await?;
         let files = TemplateFiles {
-            project: grant.project,
-            hash: grant.hash,
+            project,
+            hash: hash.unwrap_or_else(|| written.sha256.clone()),
             sha256: written.sha256.clone(),
             size_bytes: written.size_bytes,
         };
-        let before = self.store.keep_template_files(files).await?;
+        let before = self.store.keep_template_files(files.clone()).await?;
         if let Some(before) = before.filter(|before| before.sha256 != written.sha256) {
             self.remove_unnamed(before.project, &before.sha256).await?;
         }
-        Ok(())
+        Ok(files)
     }
 
     /// Removes files that no name of the project refers to.

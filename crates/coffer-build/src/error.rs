@@ -24,12 +24,15 @@ pub enum BuildError {
     NoSource { name: String, from: String },
     #[error("template '{name}' needs the file '{file}', which is not part of this program")]
     NotEmbedded { name: String, file: String },
-    #[error(transparent)]
-    BadDockerfile(#[from] BadDockerfile),
     #[error("this build was already started")]
     AlreadyStarted,
     #[error(transparent)]
     BadPlan(#[from] BadPlan),
+    #[error(transparent)]
+    BadDockerfile(#[from] BadDockerfile),
+    /// A build names files that the project does not have.
+    #[error("the files '{0}' were not uploaded")]
+    NoFiles(String),
     #[error("the upload link is unknown, was used, or has expired")]
     NoGrant,
     #[error("the files have more than {0} bytes")]
@@ -65,11 +68,13 @@ impl BuildError {
                 Refusal::conflict(text).hint(format!("run `coffer template build {from}` on the host"))
             }
             Self::NotEmbedded { .. } => Refusal::new(Code::NotSupported, text),
-            Self::BadDockerfile(_) => Refusal::new(Code::Invalid, text),
             Self::HostTemplate(_) => Refusal::new(Code::Forbidden, text),
             Self::NameTaken(_) => Refusal::conflict(text).hint("choose another name"),
             Self::AlreadyStarted => Refusal::conflict(text).hint("request a new build"),
-            Self::BadPlan(_) => Refusal::new(Code::Invalid, text),
+            Self::BadPlan(_) | Self::BadDockerfile(_) => Refusal::new(Code::Invalid, text),
+            Self::NoFiles(_) => {
+                Refusal::new(Code::Invalid, text).hint("upload them with POST /api/v1/template-files")
+            }
             Self::NoGrant => Refusal::new(Code::Forbidden, text).hint("request a new link"),
             Self::TooLarge(_) => Refusal::new(Code::PayloadTooLarge, text),
             Self::Broken(_) | Self::TooSlow => Refusal::new(Code::Invalid, text),

@@ -64,8 +64,13 @@ impl Files {
         finished
     }
 
+    /// Where files are that were written. `sha256` is ours, never a client's text.
+    pub(crate) fn path(&self, project: ProjectId, sha256: &str) -> PathBuf {
+        self.home(project).join(sha256)
+    }
+
     pub(crate) async fn open(&self, project: ProjectId, sha256: &str) -> io::Result<File> {
-        File::open(self.home(project).join(sha256)).await
+        File::open(self.path(project, sha256)).await
     }
 
     pub(crate) async fn remove(&self, project: ProjectId, sha256: &str) -> io::Result<()> {

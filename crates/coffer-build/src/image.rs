@@ -1,12 +1,13 @@
-//! Images from registries: downloaded here, unpacked in a sandbox, each layer cached.
+//! Images from registries and from uploaded archives: fetched here, unpacked in a sandbox, each layer cached.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use coffer_core::{BuildLogLevel, ProjectId, SnapshotPurpose, TemplateDefaults, chain};
+use coffer_image::archive::{self, Import};
 use coffer_image::{Credentials, Fetch, Image, ImageError, ImageRef, Platform, Quota, ServedBy};
-use coffer_store::{Layer, Reservation, Store};
+use coffer_store::{Layer, Reservation, Store, TemplateFiles};
 use coffer_wire::agentd::{Unpack, Unpacked};
 use serde::Deserialize;
 use tokio::fs::File;
@@ -91,17 +92,63 @@ impl Attempt<'_> {
         let login = self.build.registry.as_deref().map(credentials).transpose();
         let login = login.map_err(|why| at_base(StepError::Failed(why)))?;
         log.info(format!("[base] looking for image {reference}")).await;
-        let image = self.builds.registry.resolve(&reference, login.as_ref(), &Platform::host()).await;
+        let image = self.builds.registry.resolve(&reference, login.as_ref(), &self.platform()?).await;
         let image = image.map_err(|error| at_base(failed(&error)))?;
         for skipped in &image.skipped {
             log.add(BuildLogLevel::Warn, format!("[base] {skipped}")).await;
         }
-        let keys = keys(&image);
-        let cached = self.cached(&keys).await?;
         let note = match &image.served_by {
             ServedBy::Mirror(host) => format!("image {reference}@{} from mirror {host}", image.digest),
             _ => format!("image {reference}@{}", image.digest),
         };
+        self.unpacked(&image, login.as_ref(), note, log).await
+    }
+
+    /// The image in an uploaded archive, unpacked.
+    pub(crate) async fn archive_base(
+        &self,
+        files: &TemplateFiles,
+        log: &BuildLog,
+    ) -> Result<Base, Unfinished> {
+        log.info(format!("[base] reading the archive {}", files.hash)).await;
+        let (project, quota) = (self.project(), self.reserve());
+        let order = Import {
+            project: &project,
+            name: None,
+            platform: &self.platform()?,
+            quota: &quota,
+            progress: &|_, _| {},
+        };
+        // Another build of the same archive would remove the layers that this one unpacks.
+        let turn = self.builds.imports.lock().entry(files.project).or_default().clone();
+        let _turn = turn.lock().await;
+        let path = self.builds.files.path(files.project, &files.sha256);
+        let image = archive::import(&path, &self.builds.blobs, &order).await;
+        let image = image.map_err(|error| at_base(failed(&error)))?;
+        let name = image.reference.as_ref().map_or(String::new(), |name| format!(" {name}"));
+        let note = format!("image{name} {} from the archive {}", image.digest, files.hash);
+        let base = self.unpacked(&image, None, note, log).await;
+        self.remove_blobs(&image).await;
+        base
+    }
+
+    /// The platform of the build's image.
+    fn platform(&self) -> Result<Platform, Unfinished> {
+        let Some(platform) = &self.build.plan.platform else { return Ok(Platform::host()) };
+        let bad = |error| at_base(StepError::Failed(format!("platform '{platform}': {error}")));
+        platform.parse().map_err(bad)
+    }
+
+    /// Unpacks an image whose layers are not cached yet.
+    async fn unpacked(
+        &self,
+        image: &Image,
+        login: Option<&Credentials>,
+        note: String,
+        log: &BuildLog,
+    ) -> Result<Base, Unfinished> {
+        let keys = keys(image);
+        let cached = self.cached(&keys).await?;
         let base = |layer: &Layer| Base {
             begin: Begin::Snapshot(layer.snapshot),
             identity: format!("image/{}", keys[keys.len() - 1].as_str()),
@@ -119,20 +166,32 @@ impl Attempt<'_> {
         };
         let done = cached.as_ref().map_or(0, |(done, _)| *done);
         let mut place = self.open(&scratch, cached.map(|(_, layer)| layer)).await?;
-        let unpacked = self.unpack_image(&image, login.as_ref(), &keys, done, &mut place, log).await;
+        let unpacked = self.unpack_image(image, login, &keys, done, &mut place, log).await;
         place.destroy().await;
         let layer = unpacked?;
+        self.remove_blobs(image).await;
+        Ok(base(&layer))
+    }
+
+    /// Removes downloaded layers: they are in snapshots now.
+    async fn remove_blobs(&self, image: &Image) {
         for layer in &image.layers {
-            // They are in the snapshots now.
             if let Err(error) = self.builds.blobs.remove(&self.project(), &layer.digest).await {
                 tracing::warn!("could not remove a layer that is unpacked: {}", chain(&error));
             }
         }
-        Ok(base(&layer))
     }
 
     fn project(&self) -> String {
         self.build.row.project.to_string()
+    }
+
+    fn reserve(&self) -> Reserve {
+        Reserve {
+            store: self.builds.store.clone(),
+            project: self.build.row.project,
+            held: Default::default(),
+        }
     }
 
     async fn unpack_image(
@@ -144,11 +203,7 @@ impl Attempt<'_> {
         place: &mut Workplace,
         log: &BuildLog,
     ) -> Result<Layer, Unfinished> {
-        let quota = Reserve {
-            store: self.builds.store.clone(),
-            project: self.build.row.project,
-            held: Default::default(),
-        };
+        let quota = self.reserve();
         let count = image.layers.len();
         for (index, layer) in image.layers.iter().enumerate().skip(done) {
             let name = format!("[base] layer {}/{count}", index + 1);
@@ -183,14 +238,12 @@ impl Attempt<'_> {
             for warning in warnings(&unpacked) {
                 log.add(BuildLogLevel::Warn, format!("{name}: {warning}")).await;
             }
-            let row =
-                place.snapshot(SnapshotPurpose::Layer, Some(false), self.build.row.created_by.clone()).await;
+            let row = self.save(place, SnapshotPurpose::Layer, Some(false)).await;
             self.keep(&keys[index + 1], row.map_err(at_base)?.id, place).await?;
         }
         place.defaults = defaults(image);
         adopt(place, log).await.map_err(at_base)?;
-        let row =
-            place.snapshot(SnapshotPurpose::Layer, Some(false), self.build.row.created_by.clone()).await;
+        let row = self.save(place, SnapshotPurpose::Layer, Some(false)).await;
         let snapshot = row.map_err(at_base)?.id;
         let last = &keys[keys.len() - 1];
         self.keep(last, snapshot, place).await?;

@@ -28,11 +28,15 @@ mod catalogue;
 pub mod dockerfile;
 mod error;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod image;
 mod key;
 mod log;
 mod names;
+mod room;
 mod run;
+mod secrets;
 mod smoke;
 mod source;
 mod step;
@@ -40,7 +44,7 @@ mod stock;
 mod sweep;
 mod workplace;
 
-pub use builds::{BuildOptions, BuildSettings, Builds, Images, RegistrySettings, Upload};
+pub use builds::{BuildOptions, BuildSettings, Builds, Images, RegistrySettings, Submission, Upload};
 pub use catalogue::{CatalogueSettings, Definition, EmbeddedFile, definition, definitions};
 pub use error::BuildError;
 pub use names::ImageNames;

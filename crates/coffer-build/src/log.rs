@@ -3,7 +3,7 @@
 use coffer_core::clock::now_ms;
 use coffer_core::{BuildId, BuildLogLevel, chain};
 use coffer_store::{BuildLogLine, Store};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
@@ -22,7 +22,8 @@ pub(crate) struct BuildLog {
 }
 
 impl BuildLog {
-    pub(crate) fn new(store: Store, build: BuildId, tasks: &TaskTracker) -> Self {
+    /// `news` changes with every group of lines.
+    pub(crate) fn new(store: Store, build: BuildId, news: watch::Sender<()>, tasks: &TaskTracker) -> Self {
         let (lines, mut inbox) = mpsc::channel(WAITING);
         let writer = tasks.spawn(async move {
             let operator = store.operator();
@@ -32,6 +33,7 @@ impl BuildLog {
                 if let Err(error) = written {
                     tracing::warn!("could not write the log of build {build}: {}", chain(&error));
                 }
+                news.send_replace(());
             }
         });
         Self { lines, writer, step: None }

@@ -11,15 +11,17 @@ use coffer_core::{
 use coffer_fleet::{CreateSpec, DEFAULT_TEMPLATE};
 use coffer_store::{Bounds, BuildFailure, Layer, ProjectScope, StartedBuild, StoreError};
 use coffer_wire::agentd::Unpack;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Builds;
 use crate::key::Key;
 use crate::log::BuildLog;
+use crate::secrets::BuildSecrets;
 use crate::source::{Base, Begin, Found, NoBase};
 use crate::step::{self, Step, expand};
-use crate::workplace::{StepError, Workplace};
+use crate::workplace::{Extras, Leash, StepError, Workplace};
 
 /// How often a build begins, over all servers, if its failures are not its own; and how often with this server.
 const TRIES: i64 = 5;
@@ -66,6 +68,10 @@ fn at(step: &str) -> impl Fn(StepError) -> Unfinished {
         StepError::Transient(message) => {
             Unfinished::Transient(BuildFailure { message, step: Some(step.to_string()) })
         }
+        StepError::NoRoom(over) => Unfinished::Failed(BuildFailure {
+            message: format!("{over}; hint: delete snapshots or templates, or ask an operator for more"),
+            step: Some(step.to_string()),
+        }),
     }
 }
 
@@ -81,9 +87,14 @@ pub(crate) fn at_smoke(error: StepError) -> Unfinished {
 
 impl Builds {
     /// Runs a build until it is ready or has failed. Dropped when the server stops or the build is cancelled.
-    pub(crate) async fn run(self: &Arc<Self>, build: StartedBuild, cancel: &CancellationToken) {
+    pub(crate) async fn run(
+        self: &Arc<Self>,
+        build: StartedBuild,
+        news: watch::Sender<()>,
+        cancel: &CancellationToken,
+    ) {
         let builds = self;
-        let mut log = BuildLog::new(builds.store.clone(), build.row.id, &builds.tasks);
+        let mut log = BuildLog::new(builds.store.clone(), build.row.id, news, &builds.tasks);
         // What an earlier server left.
         builds.destroy_sandbox(&build.row).await;
         let mut begun_here = 0;
@@ -96,7 +107,9 @@ impl Builds {
                 deadline: Instant::now() + Duration::from_secs(builds.settings.timeout.as_secs()),
             };
             let built = match attempt.run(&mut log).await {
-                Ok(snapshot) => attempt.try_out(snapshot, &mut log).await.map(|()| snapshot),
+                Ok((snapshot, defaults)) => {
+                    attempt.try_out(snapshot, &mut log).await.map(|()| (snapshot, defaults))
+                }
                 Err(unfinished) => Err(unfinished),
             };
             match built {
@@ -116,15 +129,15 @@ impl Builds {
                     tokio::time::sleep(AGAIN).await;
                 }
                 Err(Unfinished::Failed(failure)) => break Err(failure),
-                Ok(snapshot) => break Ok(snapshot),
+                Ok(done) => break Ok(done),
             }
         };
         let operator = builds.store.operator();
         let recorded = match ended {
-            Ok(snapshot) => {
+            Ok((snapshot, defaults)) => {
                 log.info("the template is ready").await;
                 log.finish().await;
-                builds.store.finish_build(&operator, build.row.id, snapshot).await
+                builds.store.finish_build(&operator, build.row.id, snapshot, Some(defaults)).await
             }
             Err(failure) => {
                 log.add(BuildLogLevel::Error, failure.message.clone()).await;
@@ -154,12 +167,12 @@ impl Builds {
 pub(crate) struct Attempt<'a> {
     pub(crate) builds: &'a Arc<Builds>,
     pub(crate) build: &'a StartedBuild,
-    scope: ProjectScope,
+    pub(crate) scope: ProjectScope,
     deadline: Instant,
 }
 
 impl Attempt<'_> {
-    async fn run(&self, log: &mut BuildLog) -> Result<SnapshotId, Unfinished> {
+    async fn run(&self, log: &mut BuildLog) -> Result<(SnapshotId, TemplateDefaults), Unfinished> {
         let plan = &self.build.plan;
         let refused = |bad: step::BadPlan| BuildFailure { message: bad.message, step: Some(bad.step) };
         let steps = step::check(plan).map_err(|bad| Unfinished::Failed(refused(bad)))?;
@@ -171,9 +184,11 @@ impl Attempt<'_> {
         let base = match found {
             Found::Here(base) => base,
             Found::InRegistry(name) => self.image_base(&name, log).await?,
+            Found::Archive(files) => self.archive_base(&files, log).await?,
         };
         log.info(format!("[base] {}", base.note)).await;
-        let keys = self.keys(&base, &steps).await?;
+        let secrets = self.secrets(&steps).await?;
+        let keys = self.keys(&base, &steps, &secrets).await?;
         let cached = self.cached(&keys).await?;
         let done = cached.as_ref().map_or(0, |(done, _)| (*done).min(steps.len()));
         for (index, step) in steps.iter().enumerate().take(done) {
@@ -183,16 +198,22 @@ impl Attempt<'_> {
         if let Some((done, layer)) = &cached
             && *done + 1 == keys.len()
         {
-            return Ok(layer.snapshot);
+            return Ok((layer.snapshot, layer.defaults.clone()));
         }
         let mut place = self.open(&base, cached.map(|(_, layer)| layer)).await?;
-        let result = self.work(&mut place, &steps, &keys, done, log).await;
+        let result = self.work(&mut place, (&steps, &secrets), &keys, done, log).await;
+        let defaults = place.defaults.clone();
         place.destroy().await;
-        result
+        Ok((result?, defaults))
     }
 
     /// The key of the base, of every step, and of the started service if there is one.
-    async fn keys(&self, base: &Base, steps: &[Step]) -> Result<Vec<Key>, Unfinished> {
+    async fn keys(
+        &self,
+        base: &Base,
+        steps: &[Step],
+        secrets: &BuildSecrets,
+    ) -> Result<Vec<Key>, Unfinished> {
         let plan = &self.build.plan;
         let mut keys = vec![Key::of_base(&base.identity)];
         for (index, (step, asked)) in steps.iter().zip(&plan.steps).enumerate() {
@@ -205,6 +226,12 @@ impl Attempt<'_> {
                     Unfinished::Failed(BuildFailure { message, step: Some((index + 1).to_string()) })
                 };
                 parts.push(files.ok_or_else(missing)?.sha256);
+            }
+            for (name, value) in &asked.env {
+                parts.extend(["env".to_string(), name.clone(), value.clone()]);
+            }
+            for (name, secret) in &asked.secrets {
+                parts.extend(["secret".to_string(), name.clone(), secrets.mark(secret).to_string()]);
             }
             let last = keys.last().expect("it begins with the base");
             let mut key = last.after(parts.iter().map(String::as_str));
@@ -239,27 +266,22 @@ impl Attempt<'_> {
     /// Creates the sandbox of the build; waits while the project's quota is used up.
     pub(crate) async fn open(&self, base: &Base, cached: Option<Layer>) -> Result<Workplace, Unfinished> {
         let begin = cached.as_ref().map_or(base.begin.clone(), |layer| Begin::Snapshot(layer.snapshot));
-        let row = loop {
+        let defaults = cached.map(|layer| layer.defaults);
+        let place = loop {
             let spec = self.spec(&begin).await.map_err(at(BASE))?;
-            match self.builds.fleet.create(self.scope, spec).await {
-                Ok(row) => break row,
-                Err(error) => {
-                    let full =
-                        matches!(&error, coffer_fleet::FleetError::OverQuota(over) if !over.is_hopeless());
-                    if !full || Instant::now() >= self.deadline {
-                        return Err(at(BASE)(error.into()));
+            match self.create(spec, defaults.clone()).await {
+                Ok(place) => break place,
+                Err(StepError::NoRoom(over)) if !over.is_hopeless() && Instant::now() < self.deadline => {
+                    if !self.builds.made_room(self.build.row.project, &over).await {
+                        tokio::time::sleep(ROOM_PAUSE).await;
                     }
-                    tokio::time::sleep(ROOM_PAUSE).await;
                 }
+                Err(error) => return Err(at(BASE)(error)),
             }
         };
         let operator = self.builds.store.operator();
-        let noted = self.builds.store.note_build_sandbox(&operator, self.build.row.id, Some(row.id)).await;
-        let Some(record) = self.builds.fleet.any(row.id) else {
-            return Err(transient(format!("sandbox {} ended at once", row.id)));
-        };
-        let defaults = cached.map(|layer| layer.defaults);
-        let place = Workplace::new(self.builds.exec.clone(), self.scope, record, defaults);
+        let sandbox = place.record.id;
+        let noted = self.builds.store.note_build_sandbox(&operator, self.build.row.id, Some(sandbox)).await;
         match noted {
             Ok(true) => Ok(place),
             other => {
@@ -271,6 +293,24 @@ impl Attempt<'_> {
                 }))
             }
         }
+    }
+
+    /// Creates a sandbox in a task of its own: a build that is cancelled meanwhile is dropped, but its sandbox
+    /// would be there, and named by nothing. What the task hands over to nobody ends.
+    async fn create(
+        &self,
+        spec: CreateSpec,
+        defaults: Option<TemplateDefaults>,
+    ) -> Result<Workplace, StepError> {
+        let (exec, scope) = (self.builds.exec.clone(), self.scope);
+        let leash = Leash { tasks: self.builds.tasks.clone(), stop: self.builds.stop.clone() };
+        let creating = self.builds.tasks.spawn(async move {
+            let row = exec.fleet.create(scope, spec).await?;
+            let ended = || StepError::Transient(format!("sandbox {} ended at once", row.id));
+            let record = exec.fleet.any(row.id).ok_or_else(ended)?;
+            Ok(Workplace::new(exec, scope, record, defaults, leash))
+        });
+        creating.await.unwrap_or_else(|error| Err(StepError::Transient(error.to_string())))
     }
 
     async fn spec(&self, begin: &Begin) -> Result<CreateSpec, StepError> {
@@ -310,7 +350,11 @@ impl Attempt<'_> {
             network,
             allow_internet_access: None,
             bounds: Bounds { idle_s: Some(0), ..Bounds::default() },
-            size: SizeWish { cpu_count: size.cpu_count, memory_mib: size.memory_mib, disk_mib: None },
+            size: SizeWish {
+                cpu_count: size.cpu_count,
+                memory_mib: size.memory_mib,
+                disk_mib: size.disk_mib,
+            },
             base,
             memory: Some(false),
             purpose: SandboxPurpose::Build,
@@ -323,19 +367,18 @@ impl Attempt<'_> {
     async fn work(
         &self,
         place: &mut Workplace,
-        steps: &[Step],
+        (steps, secrets): (&[Step], &BuildSecrets),
         keys: &[Key],
         done: usize,
         log: &mut BuildLog,
     ) -> Result<SnapshotId, Unfinished> {
-        let by = &self.build.row.created_by;
         let mut last = None;
         for (index, step) in steps.iter().enumerate().skip(done) {
             let number = (index + 1).to_string();
             log.set_step(&number);
             log.info(format!("{} {}", prefix(index, steps.len()), describe(step))).await;
-            self.carry_out(place, step, log).await.map_err(at(&number))?;
-            let row = place.snapshot(SnapshotPurpose::Layer, Some(false), by.clone()).await;
+            self.carry_out(place, step, secrets, log).await.map_err(at(&number))?;
+            let row = self.save(place, SnapshotPurpose::Layer, Some(false)).await;
             let row = row.map_err(at(&number))?;
             self.keep(&keys[index + 1], row.id, place).await?;
             last = Some(row.id);
@@ -345,7 +388,7 @@ impl Attempt<'_> {
             (None, Some(last)) => Ok(last),
             // Nothing to do but to give the base another name.
             (None, None) => {
-                let row = place.snapshot(SnapshotPurpose::Template, Some(false), by.clone()).await;
+                let row = self.save(place, SnapshotPurpose::Template, Some(false)).await;
                 Ok(row.map_err(at(FINALIZE))?.id)
             }
             (Some(start), _) => {
@@ -369,9 +412,20 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    async fn carry_out(&self, place: &mut Workplace, step: &Step, log: &BuildLog) -> Result<(), StepError> {
+    async fn carry_out(
+        &self,
+        place: &mut Workplace,
+        step: &Step,
+        known: &BuildSecrets,
+        log: &BuildLog,
+    ) -> Result<(), StepError> {
         match step {
-            Step::Run { command, user } => place.run(command, user.as_deref(), self.left(), log).await,
+            Step::Run { command, user, env, secrets } => {
+                let values = known.variables(secrets).map_err(StepError::Failed)?;
+                place.exec.fleet.note_secrets(&place.record, secrets.values().cloned().collect());
+                let extras = Extras { user: user.clone(), env: env.clone(), secrets: values };
+                place.run(command, extras, self.left(), log).await
+            }
             Step::Env(pairs) => {
                 place.set_env(pairs);
                 Ok(())
@@ -413,7 +467,6 @@ impl Attempt<'_> {
         start: &StartCommand,
         log: &BuildLog,
     ) -> Result<SnapshotId, StepError> {
-        let by = self.build.row.created_by.clone();
         let mut service = None;
         if let Some(command) = &start.command {
             log.info(format!("[finalize] starting: {command}")).await;
@@ -424,8 +477,10 @@ impl Attempt<'_> {
             None => tokio::time::sleep(SETTLE).await,
         }
         place.defaults = TemplateDefaults { start: Some(start.clone()), ..place.defaults.clone() };
-        // With its processes if the host can save them; otherwise agentd starts the service in each sandbox.
-        let row = place.snapshot(SnapshotPurpose::Template, None, by).await?;
+        // With its processes if the host can save them; otherwise agentd starts the service in each sandbox. A process
+        // that a step left behind may still have the step's secrets.
+        let has_secrets = self.build.plan.steps.iter().any(|step| !step.secrets.is_empty());
+        let row = self.save(place, SnapshotPurpose::Template, has_secrets.then_some(false)).await?;
         log.info(match (&row.note, row.memory) {
             (_, true) => "[finalize] sandboxes start with the service running".to_string(),
             (why, false) => format!(

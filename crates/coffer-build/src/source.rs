@@ -2,7 +2,7 @@
 
 use coffer_core::{BuildSource, SnapshotId, TemplateRef};
 use coffer_fleet::FleetError;
-use coffer_store::{ProjectScope, StoreError};
+use coffer_store::{ProjectScope, StoreError, TemplateFiles};
 
 use crate::Builds;
 
@@ -30,6 +30,8 @@ pub(crate) enum Found {
     Here(Base),
     /// An image that has to be pulled.
     InRegistry(String),
+    /// An uploaded archive of an image.
+    Archive(TemplateFiles),
 }
 
 /// Why there is no base.
@@ -52,7 +54,11 @@ impl Builds {
     ) -> Result<Found, NoBase> {
         match source {
             BuildSource::Template(name) => self.find_template(scope, name).await.map(Found::Here),
-            BuildSource::Archive(name) => Err(NoBase::Unknown(format!("archive '{name}' not found"))),
+            BuildSource::Archive(name) => {
+                let files = self.store.template_files(scope.project(), name).await?;
+                let unknown = || NoBase::Unknown(format!("archive '{name}' not found; upload it first"));
+                files.map(Found::Archive).ok_or_else(unknown)
+            }
             BuildSource::Image(name) => match self.images.serve(name) {
                 Some(template) => {
                     let missing = |error| match error {

@@ -18,6 +18,10 @@ pub(crate) enum Step {
     Run {
         command: String,
         user: Option<String>,
+        /// Variables of this command only.
+        env: BTreeMap<String, String>,
+        /// More of them, with the names of the secrets that have their values.
+        secrets: BTreeMap<String, String>,
     },
     Copy {
         source: String,
@@ -67,14 +71,26 @@ fn typed(step: &BuildStep) -> Result<Step, String> {
             "{name} has more than {MOST_ARGS} arguments, or one longer than {LONGEST_ARG} bytes"
         ));
     }
-    if step.args.iter().any(|arg| arg.contains('\0')) {
+    if step.args.iter().chain(step.env.values()).any(|arg| arg.contains('\0')) {
         return Err(format!("{name} has an argument with a NUL"));
+    }
+    if step.kind != BuildStepKind::Run && !(step.env.is_empty() && step.secrets.is_empty()) {
+        return Err(format!("{name} runs no command, so it has no variables and secrets of its own"));
     }
     let arg = |index: usize| step.args.get(index).map(String::as_str).filter(|arg| !arg.is_empty());
     match step.kind {
         BuildStepKind::Run => {
             let command = arg(0).ok_or("RUN needs a command")?.to_string();
-            Ok(Step::Run { command, user: arg(1).map(String::from) })
+            let variables = step.env.keys().chain(step.secrets.keys());
+            if let Some(name) = variables.into_iter().find(|name| !is_variable(name)) {
+                return Err(format!("'{name}' cannot be the name of a variable"));
+            }
+            Ok(Step::Run {
+                command,
+                user: arg(1).map(String::from),
+                env: step.env.clone(),
+                secrets: step.secrets.clone(),
+            })
         }
         BuildStepKind::Copy => {
             let (Some(source), Some(dest)) = (arg(0), arg(1)) else {
@@ -210,7 +226,12 @@ mod tests {
         let typed = |kind, args: &[&str]| typed(&step(kind, args));
         assert_eq!(
             typed(BuildStepKind::Run, &["ls", "root"]),
-            Ok(Step::Run { command: "ls".into(), user: Some("root".into()) })
+            Ok(Step::Run {
+                command: "ls".into(),
+                user: Some("root".into()),
+                env: BTreeMap::new(),
+                secrets: BTreeMap::new()
+            })
         );
         assert_eq!(
             typed(BuildStepKind::Copy, &["a", "/b/", "", "0640"]),

@@ -142,7 +142,8 @@ impl Builds {
         let new = NewBuild {
             name: Some(definition.name.clone()),
             tags: Vec::new(),
-            size: TemplateSize { cpu_count: definition.cpus, memory_mib: definition.memory_mib },
+            size: TemplateSize { cpu_count: definition.cpus, memory_mib: definition.memory_mib, disk_mib: None },
+            summary: Some(definition.summary.clone()),
             created_by: Some(self.catalogue.mark(definition)),
         };
         let row = self.store.request_build(&scope, new).await?;

@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use coffer_core::{BuildLogLevel, DestroyReason, ExecutionId, SnapshotPurpose, TemplateDefaults, chain};
 use coffer_fleet::exec::{Command, End, Exec, ExecError, Step as Output, reach};
-use coffer_fleet::{FleetError, MemoryWish, Record, SnapshotSpec};
+use coffer_fleet::output::{Patterns, Redactor};
+use coffer_fleet::{Fleet, FleetError, MemoryWish, Record, SnapshotSpec};
 use coffer_guest::{GuestError, Wake};
-use coffer_store::{ProjectScope, SnapshotRow, Store};
+use coffer_store::{OverQuota, ProjectScope, SnapshotRow, Store};
 use coffer_wire::agentd::{Unpack, Unpacked};
 use futures_util::TryStreamExt as _;
 use http_body_util::StreamBody;
 use hyper::body::Frame;
 use tokio::fs::File;
 use tokio_util::io::ReaderStream;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::log::{BuildLog, Lines};
 use crate::step::expand;
@@ -38,6 +41,9 @@ pub(crate) enum StepError {
     /// The host or the sandbox failed: the same may work again.
     #[error("{0}")]
     Transient(String),
+    /// The project's quota is used up; deleting old results may help.
+    #[error("{0}")]
+    NoRoom(OverQuota),
 }
 
 impl From<ExecError> for StepError {
@@ -58,12 +64,32 @@ impl From<ExecError> for StepError {
 
 impl From<FleetError> for StepError {
     fn from(error: FleetError) -> Self {
+        if let FleetError::OverQuota(over) = &error {
+            return Self::NoRoom(over.clone());
+        }
         let text = chain(&error);
         if error.is_transient() { Self::Transient(text) } else { Self::Failed(text) }
     }
 }
 
-/// A running sandbox of a build.
+/// What a command has besides the template's variables.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) user: Option<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    /// Values that must not be in the log.
+    pub(crate) secrets: BTreeMap<String, String>,
+}
+
+/// The tasks of the service, to end a sandbox whose build was dropped.
+#[derive(Debug, Clone)]
+pub(crate) struct Leash {
+    pub(crate) tasks: TaskTracker,
+    /// Cancelled when the server stops; the next one ends the sandbox then.
+    pub(crate) stop: CancellationToken,
+}
+
+/// A running sandbox of a build. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Workplace {
     pub(crate) exec: Exec,
@@ -73,6 +99,26 @@ pub(crate) struct Workplace {
     pub(crate) defaults: TemplateDefaults,
     /// How much of the sandbox's disk earlier snapshots are charged for.
     counted_bytes: u64,
+    /// Whether it has `/bin/bash`, once that is known.
+    has_bash: bool,
+    /// Taken when the sandbox is ended in an orderly way.
+    leash: Option<Leash>,
+}
+
+impl Drop for Workplace {
+    /// The build was cancelled in the middle of something: a row of the database may not name the sandbox yet.
+    fn drop(&mut self) {
+        let Some(leash) = self.leash.take().filter(|leash| !leash.stop.is_cancelled()) else { return };
+        let (fleet, record) = (self.exec.fleet.clone(), self.record.clone());
+        leash.tasks.spawn(async move { end(&fleet, record).await });
+    }
+}
+
+async fn end(fleet: &Arc<Fleet>, record: Arc<Record>) {
+    let id = record.id;
+    if let Err(error) = fleet.destroy(record, DestroyReason::Requested).await {
+        tracing::warn!(sandbox.id = %id, "could not destroy the sandbox {id} of a build: {}", chain(&error));
+    }
 }
 
 impl Workplace {
@@ -81,6 +127,7 @@ impl Workplace {
         scope: ProjectScope,
         record: Arc<Record>,
         defaults: Option<TemplateDefaults>,
+        leash: Leash,
     ) -> Self {
         let placed = record.row().placement.map(|placement| placement.template);
         let placed = placed.map(|template| TemplateDefaults {
@@ -96,23 +143,26 @@ impl Workplace {
             start: None,
         };
         let defaults = defaults.or(placed).unwrap_or_else(root);
-        Self { exec, scope, record, defaults, counted_bytes: 0 }
+        Self { exec, scope, record, defaults, counted_bytes: 0, has_bash: false, leash: Some(leash) }
     }
 
     /// Runs a shell line and logs its output.
     pub(crate) async fn run(
-        &self,
+        &mut self,
         line: &str,
-        user: Option<&str>,
+        extras: Extras,
         timeout: Duration,
         log: &BuildLog,
     ) -> Result<(), StepError> {
+        self.look_for_bash().await?;
         let mut command = self.shell(line, Some(timeout));
-        if let Some(user) = user {
-            command.user = Some(user.to_string());
-        }
+        let patterns = self.exec.output.patterns_in(&*self.record);
+        let patterns = patterns.with(extras.secrets.values().map(String::as_str));
+        command.user = extras.user.or(command.user);
+        command.env.extend(extras.env);
+        command.env.extend(extras.secrets);
         let mut tail = std::collections::VecDeque::new();
-        let ended = self.follow(command, log, &mut tail).await;
+        let ended = self.follow(command, &patterns, log, &mut tail).await;
         let failed = match ended {
             Ok(0) => return Ok(()),
             Ok(code) => {
@@ -132,7 +182,8 @@ impl Workplace {
     }
 
     /// Starts a shell line that runs on.
-    pub(crate) async fn launch(&self, line: &str) -> Result<ExecutionId, StepError> {
+    pub(crate) async fn launch(&mut self, line: &str) -> Result<ExecutionId, StepError> {
+        self.look_for_bash().await?;
         let id = ExecutionId::generate();
         self.exec.launch(&self.record, id, self.shell(line, None)).await?;
         Ok(id)
@@ -159,9 +210,18 @@ impl Workplace {
         Ok(row.and_then(|row| row.exit_code).filter(|code| *code != 0))
     }
 
+    /// Small images have only `/bin/sh`. A step may install bash, so that it is looked for until it is there.
+    async fn look_for_bash(&mut self) -> Result<(), StepError> {
+        if !self.has_bash {
+            (self.has_bash, _) = self.root("[ -x /bin/bash ]", &[]).await?;
+        }
+        Ok(())
+    }
+
     fn shell(&self, line: &str, timeout: Option<Duration>) -> Command {
+        let shell = if self.has_bash { "/bin/bash" } else { "/bin/sh" };
         Command {
-            words: ["/bin/bash", "-l", "-c", line].map(String::from).to_vec(),
+            words: [shell, "-l", "-c", line].map(String::from).to_vec(),
             shown: Some(line.to_string()),
             cwd: self.defaults.workdir.clone(),
             env: self.defaults.env.clone(),
@@ -190,12 +250,15 @@ impl Workplace {
     async fn follow(
         &self,
         command: Command,
+        patterns: &Patterns,
         log: &BuildLog,
         tail: &mut std::collections::VecDeque<String>,
     ) -> Result<i32, StepError> {
         let guest = self.exec.admit(&self.record, &command).await?;
         let mut run = self.exec.start(&self.record, guest, ExecutionId::generate(), command, None).await?;
         let (mut stdout, mut stderr) = (Lines::default(), Lines::default());
+        // Before it is split: a secret may have several lines, or arrive in pieces.
+        let (mut clean_stdout, mut clean_stderr) = (Redactor::default(), Redactor::default());
         let mut write = async |lines: Vec<String>, level| {
             for line in lines {
                 if tail.len() == TAIL {
@@ -207,14 +270,26 @@ impl Workplace {
         };
         let end = loop {
             match run.step().await.map_err(ExecError::from)? {
-                Output::Stdout(data) => write(stdout.add(&data), BuildLogLevel::Info).await,
-                Output::Stderr(data) => write(stderr.add(&data), BuildLogLevel::Warn).await,
+                Output::Stdout(data) => {
+                    let data = clean_stdout.push(patterns, &data);
+                    write(stdout.add(&data), BuildLogLevel::Info).await;
+                }
+                Output::Stderr(data) => {
+                    let data = clean_stderr.push(patterns, &data);
+                    write(stderr.add(&data), BuildLogLevel::Warn).await;
+                }
                 Output::Nothing => {}
                 Output::End(end) => break end,
             }
         };
-        write(stdout.take().into_iter().collect(), BuildLogLevel::Info).await;
-        write(stderr.take().into_iter().collect(), BuildLogLevel::Warn).await;
+        for (lines, clean, level) in [
+            (&mut stdout, &mut clean_stdout, BuildLogLevel::Info),
+            (&mut stderr, &mut clean_stderr, BuildLogLevel::Warn),
+        ] {
+            let mut rest = lines.add(&clean.flush(patterns));
+            rest.extend(lines.take());
+            write(rest, level).await;
+        }
         match end {
             End::Exited(end) => Ok(end.exit_code),
             End::TimedOut => Err(StepError::Failed("it exceeded the time limit of the build".to_string())),
@@ -314,10 +389,9 @@ impl Workplace {
         Ok(row)
     }
 
-    pub(crate) async fn destroy(self) {
-        let (fleet, id) = (self.exec.fleet.clone(), self.record.id);
-        if let Err(error) = fleet.destroy(self.record, DestroyReason::Requested).await {
-            tracing::warn!(sandbox.id = %id, "could not destroy the sandbox {id} of a build: {}", chain(&error));
-        }
+    pub(crate) async fn destroy(mut self) {
+        let (fleet, record) = (self.exec.fleet.clone(), self.record.clone());
+        end(&fleet, record).await;
+        self.leash = None;
     }
 }

@@ -126,8 +126,9 @@ pub use tasks::{
 };
 pub use templates::{
     BuildFailure, BuildFilter, BuildLogLine, BuildLogPage, BuildRow, DeletedTemplate, Layer, LayerUse,
-    MOST_LOG_BYTES, MOST_LOG_LINES, MOST_TEMPLATES, NewBuild, StartedBuild, TemplateError, TemplateFiles,
-    TemplateRow, TemplateSize, TemplateTag, UploadGrant, UsableTemplate,
+    MOST_LOG_BYTES, MOST_LOG_LINES, MOST_TEMPLATES, NewBuild, StartedBuild, TemplateEntry, TemplateError,
+    TemplateFiles, TemplateFilter, TemplateRow, TemplateSize, TemplateState, TemplateTag, UploadGrant,
+    UsableTemplate,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;

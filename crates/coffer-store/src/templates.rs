@@ -6,6 +6,7 @@
 mod builds;
 mod files;
 mod layers;
+mod list;
 mod logs;
 
 use coffer_core::event::{Event, TemplateGone};
@@ -21,6 +22,7 @@ use crate::{ProjectScope, Store, StoreError, events, now_ms};
 pub use builds::{BuildFailure, BuildFilter, BuildRow, NewBuild, StartedBuild};
 pub use files::{TemplateFiles, UploadGrant};
 pub use layers::{Layer, LayerUse};
+pub use list::{TemplateEntry, TemplateFilter, TemplateState};
 pub use logs::{BuildLogLine, BuildLogPage, MOST_LOG_BYTES, MOST_LOG_LINES};
 
 const READ: &str = "read templates";
@@ -37,6 +39,7 @@ const DEFAULT_TAG: &str = "default";
 pub struct TemplateSize {
     pub cpu_count: Option<u32>,
     pub memory_mib: Option<u64>,
+    pub disk_mib: Option<u64>,
 }
 
 /// A template with at least one ready build.
@@ -90,7 +93,7 @@ pub enum TemplateError {
     Store(#[from] StoreError),
 }
 
-const COLUMNS: &str = "t.id, t.project_id, t.name, t.cpu_count, t.memory_mib, t.created_by, t.created_ms, \
+const COLUMNS: &str = "t.id, t.project_id, t.name, t.cpu_count, t.memory_mib, t.disk_mib, t.created_by, t.created_ms, \
                        t.updated_ms, t.spawn_count, t.last_spawned_ms, \
                        (SELECT MAX(b.id) FROM template_builds AS b WHERE b.template_id = t.id AND b.state = 'ready') \
                            AS build_id, \
@@ -149,7 +152,7 @@ impl Store {
         tag: &str,
     ) -> Result<Option<UsableTemplate>, StoreError> {
         let row = sqlx::query(
-            "SELECT t.id, t.name, b.id AS build_id, b.snapshot_id, b.cpu_count, b.memory_mib
+            "SELECT t.id, t.name, b.id AS build_id, b.snapshot_id, b.cpu_count, b.memory_mib, b.disk_mib
              FROM templates AS t
              JOIN template_tags AS g ON g.template_id = t.id AND g.tag = $3
              JOIN template_builds AS b ON b.id = g.build_id
@@ -336,16 +339,19 @@ impl TemplateSize {
     fn read(row: &AnyRow) -> Result<Self, StoreError> {
         let optional = |column: &'static str| row.try_get::<Option<i64>, _>(column).doing(READ);
         let fits = |column, value: i64| u32::try_from(value).map_err(|_| unreadable(column, value));
+        let mib = |column: &'static str| {
+            let value = optional(column)?;
+            value.map(|value| u64::try_from(value).map_err(|_| unreadable(column, value))).transpose()
+        };
         Ok(Self {
             cpu_count: optional("cpu_count")?.map(|value| fits("cpu_count", value)).transpose()?,
-            memory_mib: optional("memory_mib")?
-                .map(|value| u64::try_from(value).map_err(|_| unreadable("memory_mib", value)))
-                .transpose()?,
+            memory_mib: mib("memory_mib")?,
+            disk_mib: mib("disk_mib")?,
         })
     }
 
-    fn columns(self) -> (Option<i64>, Option<i64>) {
-        (self.cpu_count.map(i64::from), self.memory_mib.map(bigint))
+    fn columns(self) -> [Option<i64>; 3] {
+        [self.cpu_count.map(i64::from), self.memory_mib.map(bigint), self.disk_mib.map(bigint)]
     }
 }
 

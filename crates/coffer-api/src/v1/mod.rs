@@ -6,6 +6,7 @@ mod audit;
 mod board;
 mod bounds;
 mod budgets;
+mod catalogue;
 mod competitions;
 mod connections;
 mod describe;
@@ -90,10 +91,18 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(sandboxes::extend))
         .routes(routes!(sandboxes::history))
         .routes(routes!(samples::list))
-        .routes(routes!(templates::list))
-        .routes(routes!(templates::catalogue))
-        .routes(routes!(templates::of_catalogue))
-        .routes(routes!(templates::build))
+        .routes(routes!(templates::list, templates::build))
+        .routes(routes!(templates::detail, templates::remove))
+        .routes(routes!(catalogue::list))
+        .routes(routes!(catalogue::show))
+        .routes(routes!(catalogue::build))
+        .routes(routes!(templates::upload))
+        .routes(routes!(templates::uploaded))
+        .routes(routes!(templates::list_builds))
+        .routes(routes!(templates::show_build))
+        .routes(routes!(templates::cancel_build))
+        .routes(routes!(templates::build_log))
+        .routes(routes!(templates::follow_build))
         .routes(routes!(snapshots::create))
         .routes(routes!(snapshots::list))
         .routes(routes!(snapshots::detail, snapshots::remove))

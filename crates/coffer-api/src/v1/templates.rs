@@ -1,144 +1,162 @@
-//! Templates of this host and of the catalogue.
+//! Templates: the server's, and those that projects build.
+
+pub(super) mod builds;
+pub(super) mod files;
+pub(super) mod request;
+mod show;
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use coffer_store::{TemplateFilter, TemplateState};
 use http::StatusCode;
 
+use self::show::{PROJECT, SERVER, of_project, of_server, own};
+use super::catalogue;
+use super::page::Part;
 use crate::app::App;
-use crate::auth::{Caller, Operating, Read};
-use crate::body::MaybeChecked;
+use crate::auth::{Caller, Read, Write};
 use crate::error::ApiError;
 use crate::query::Query;
-use crate::template_builds::shown_id;
-use coffer_api_types::templates::{
-    CatalogueBuild, CatalogueBuildRequest, CatalogueLogQuery, CatalogueTemplate, Template, TemplateOrigin,
-    TemplateState,
-};
-use coffer_api_types::{ErrorShape, Page};
-use coffer_build::{CatalogueEntry, CatalogueState};
-use coffer_core::clock::rfc3339;
+use coffer_api_types::templates::{Template, TemplateBuild, TemplateQuery};
+use coffer_api_types::{ErrorShape, Page, PageQuery};
+use coffer_build::{BuildError, CatalogueEntry};
 
-/// Lines of a log in one answer.
-const LOG_PAGE: u32 = 500;
+const LONGEST_SEARCH: usize = 256;
 
-/// Lists the templates of this host and of the catalogue, by name. Those of the catalogue are listed whether they are
-/// built or not. Snapshots can be used as templates too: `GET /api/v1/snapshots` lists those.
+/// Lists templates by name: the server's, and those that the project built. Snapshots can be used as templates too:
+/// `GET /api/v1/snapshots` lists those.
 #[utoipa::path(
-    get, path = "/api/v1/templates", tag = "templates",
+    get, path = "/api/v1/templates", tag = "templates", params(PageQuery, TemplateQuery),
     responses((status = 200, body = Page<Template>))
 )]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
-    _: Caller<Read>,
+    caller: Caller<Read>,
+    Query(page): Query<PageQuery>,
+    Query(query): Query<TemplateQuery>,
 ) -> Result<Json<Page<Template>>, ApiError> {
-    let known = app.fleet.templates().await.map_err(|error| ApiError::fleet(error, ""))?;
-    let host = known.iter().map(|template| Template {
-        name: template.name.clone(),
-        build: template.build.clone(),
-        is_default: template.name == app.default_template,
-        user: template.default_user.clone(),
-        workdir: template.default_workdir.clone(),
-        origin: TemplateOrigin::Host,
-        state: TemplateState::Ready,
-        summary: None,
-    });
-    let catalogue = app.builds.catalogue().await?;
-    let catalogue = catalogue.iter().map(|entry| Template {
-        name: entry.definition.name.clone(),
-        build: entry.ready.as_ref().map(|row| shown_id(row.id)).unwrap_or_default(),
-        is_default: entry.definition.name == app.default_template,
-        user: "user".to_string(),
-        workdir: None,
-        origin: TemplateOrigin::Catalogue,
-        state: state(entry),
-        summary: Some(entry.definition.summary.clone()),
-    });
-    let mut items: Vec<Template> = host.chain(catalogue).collect();
-    items.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(Json(Page::new(items, None)))
-}
-
-const fn state(entry: &CatalogueEntry) -> TemplateState {
-    match entry.state {
-        CatalogueState::NotBuilt => TemplateState::NotBuilt,
-        CatalogueState::Building => TemplateState::Building,
-        CatalogueState::Ready => TemplateState::Ready,
-        CatalogueState::Failed => TemplateState::Failed,
-    }
-}
-
-/// Lists the catalogue: templates that come with the program as definitions. For operators.
-#[utoipa::path(
-    get, path = "/api/v1/admin/catalogue", tag = "templates",
-    responses((status = 200, body = Page<CatalogueTemplate>))
-)]
-pub(super) async fn catalogue(
-    State(app): State<Arc<App>>,
-    _: Operating,
-) -> Result<Json<Page<CatalogueTemplate>>, ApiError> {
-    let entries = app.builds.catalogue().await?;
-    Ok(Json(Page::new(entries.into_iter().map(|entry| shown(entry, Vec::new())).collect(), None)))
-}
-
-/// Returns a template of the catalogue, with a page of the log of its newest build. For operators.
-#[utoipa::path(
-    get, path = "/api/v1/admin/catalogue/{name}", tag = "templates",
-    params(("name" = String, Path), CatalogueLogQuery),
-    responses((status = 200, body = CatalogueTemplate))
-)]
-pub(super) async fn of_catalogue(
-    State(app): State<Arc<App>>,
-    _: Operating,
-    Path(name): Path<String>,
-    Query(query): Query<CatalogueLogQuery>,
-) -> Result<Json<CatalogueTemplate>, ApiError> {
-    let entry = app.builds.catalogue_entry(&name).await?;
-    let log = match &entry.newest {
-        Some(row) => app.builds.catalogue_log(row, query.log_offset.unwrap_or(0).into(), LOG_PAGE).await?,
-        None => Vec::new(),
+    let part: Part<String> = Part::of(page)?;
+    let (servers, own) = match query.kind.as_deref() {
+        None => (true, true),
+        Some(SERVER) => (true, false),
+        Some(PROJECT) => (false, true),
+        Some(_) => return Err(ApiError::invalid("kind", format!("must be {SERVER} or {PROJECT}"))),
     };
-    Ok(Json(shown(entry, log.into_iter().map(|line| line.message).collect())))
-}
-
-/// Builds a template of the catalogue, unless it is current or being built; the answer does not wait for it. For
-/// operators.
-#[utoipa::path(
-    post, path = "/api/v1/admin/catalogue/{name}/build", tag = "templates", params(("name" = String, Path)),
-    request_body = CatalogueBuildRequest,
-    responses(
-        (status = 202, body = CatalogueTemplate),
-        (status = 409, body = ErrorShape, description = "the template that it starts from is not built")
-    )
-)]
-pub(super) async fn build(
-    State(app): State<Arc<App>>,
-    _: Operating,
-    Path(name): Path<String>,
-    MaybeChecked(request): MaybeChecked<CatalogueBuildRequest>,
-) -> Result<(StatusCode, Json<CatalogueTemplate>), ApiError> {
-    let entry = app.builds.build_of_catalogue(&name, request.force).await?;
-    Ok((StatusCode::ACCEPTED, Json(shown(entry, Vec::new()))))
-}
-
-fn shown(entry: CatalogueEntry, log: Vec<String>) -> CatalogueTemplate {
-    let state = state(&entry);
-    let build = entry.newest.map(|row| CatalogueBuild {
-        id: shown_id(row.id),
-        state: row.state.as_str().to_string(),
-        started_at: row.started_ms.map(rfc3339),
-        ended_at: row.ended_ms.map(rfc3339),
-        step: row.failure.as_ref().and_then(|failure| failure.step.clone()),
-        failure: row.failure.map(|failure| failure.message),
-        log,
-    });
-    CatalogueTemplate {
-        name: entry.definition.name.clone(),
-        summary: entry.definition.summary.clone(),
-        from: entry.definition.source().to_string(),
-        state,
-        is_current: entry.is_current,
-        build,
+    let state = query.state.as_deref();
+    let known = state.is_none_or(|state| state == NOT_BUILT || TemplateState::parse(state).is_some());
+    if !known {
+        return Err(ApiError::invalid("state", "must be ready, building, error or not_built"));
     }
+    let search = query.search.as_deref().map(str::to_lowercase);
+    if search.as_ref().is_some_and(|search| search.len() > LONGEST_SEARCH) {
+        return Err(ApiError::invalid("search", format!("may have at most {LONGEST_SEARCH} bytes")));
+    }
+    let mut found: Vec<Template> = Vec::new();
+    if servers {
+        let wanted = |template: &Template| {
+            part.after.as_ref().is_none_or(|after| template.name > *after)
+                && state.is_none_or(|state| template.state == state)
+                && search.as_ref().is_none_or(|search| {
+                    let summary = template.summary.as_deref().unwrap_or_default();
+                    format!("{} {summary}", template.name).to_lowercase().contains(search)
+                })
+        };
+        found.extend(of_the_server(&app).await?.into_iter().filter(wanted));
+    }
+    if own && state != Some(NOT_BUILT) {
+        let filter = TemplateFilter {
+            only: None,
+            state: state.and_then(TemplateState::parse),
+            search: search.as_deref(),
+            after: part.after.as_deref(),
+            limit: part.to_fetch(),
+        };
+        let entries = app.store.template_entries(&caller.scope, &filter).await.map_err(ApiError::store)?;
+        found.extend(entries.into_iter().map(|entry| of_project(&app, entry)));
+    }
+    // A project may have had a name before the catalogue did: then its own counts.
+    found.sort_by(|one, other| (&one.name, &one.kind).cmp(&(&other.name, &other.kind)));
+    found.dedup_by(|later, earlier| later.name == earlier.name);
+    Ok(Json(part.page(found, |template| template.name.clone(), |template| template)))
+}
+
+/// The state of a template of the server that nobody has built yet.
+const NOT_BUILT: &str = "not_built";
+
+async fn of_the_server(app: &App) -> Result<Vec<Template>, ApiError> {
+    let known = app.fleet.templates().await.map_err(|error| ApiError::fleet(error, ""))?;
+    let catalogue = app.builds.catalogue().await?;
+    let catalogue = catalogue.into_iter().map(|entry| of_catalogue(app, entry));
+    Ok(known.iter().map(|template| of_server(app, template)).chain(catalogue).collect())
+}
+
+/// A template of the catalogue. Its ids belong to a project that nobody sees, so its name is its id.
+fn of_catalogue(app: &App, entry: CatalogueEntry) -> Template {
+    let (definition, state) = (entry.definition, catalogue::state(&entry).to_string());
+    let last_build = entry.newest.map(|row| {
+        let build = shown_build(app, row);
+        TemplateBuild { template_id: definition.name.clone(), created_by: None, ..build }
+    });
+    let ready = entry.ready.as_ref();
+    Template {
+        id: definition.name.clone(),
+        name: definition.name.clone(),
+        kind: SERVER.to_string(),
+        state,
+        summary: Some(definition.summary.clone()),
+        build: ready.map(|row| crate::template_builds::shown_id(row.id)),
+        is_default: definition.name == app.default_template,
+        user: ready.map(|_| "user".to_string()),
+        workdir: None,
+        tags: ready.map(|_| coffer_fleet::DEFAULT_TAG.to_string()).into_iter().collect(),
+        cpu_count: definition.cpus.unwrap_or(app.limits.cpu_count),
+        memory_mib: definition.memory_mib.unwrap_or(app.limits.memory_mib),
+        disk_mib: app.limits.disk_mib,
+        added_bytes: None,
+        build_count: u64::from(ready.is_some()),
+        spawn_count: 0,
+        last_spawned_at: None,
+        created_by: None,
+        created_at: ready.map(|row| rfc3339(row.created_ms)),
+        updated_at: ready.map(|row| rfc3339(row.ended_ms.unwrap_or(row.created_ms))),
+        last_build,
+    }
+}
+
+/// One template, by its id or name.
+#[utoipa::path(
+    get, path = "/api/v1/templates/{template}", tag = "templates", params(("template" = String, Path)),
+    responses((status = 200, body = Template))
+)]
+pub(super) async fn detail(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Path(template): Path<String>,
+) -> Result<Json<Template>, ApiError> {
+    let missing = match own(&app, &caller, &template).await {
+        Ok(entry) => return Ok(Json(of_project(&app, entry))),
+        Err(missing) => missing,
+    };
+    let servers = of_the_server(&app).await?.into_iter().find(|known| known.name == template);
+    servers.map(Json).ok_or(missing)
+}
+
+/// Deletes a template of the project: its builds end, its tags and cached snapshots go. Sandboxes from it keep running.
+#[utoipa::path(
+    delete, path = "/api/v1/templates/{template}", tag = "templates", params(("template" = String, Path)),
+    responses((status = 204), (status = 403, body = ErrorShape, description = "it is the server's"))
+)]
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    caller: Caller<Write>,
+    Path(template): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    if app.builds.is_of_the_server(&caller.scope, &template).await? {
+        return Err(BuildError::HostTemplate(template).into());
+    }
+    let entry = own(&app, &caller, &template).await?;
+    app.builds.delete(&caller.scope, &entry.id.to_string()).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

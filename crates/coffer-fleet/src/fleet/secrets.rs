@@ -240,7 +240,7 @@ impl Fleet {
     }
 
     /// Records that a sandbox got secrets: in its environment, or in headers of its requests.
-    pub(super) fn note_secrets(&self, record: &Record, names: BTreeSet<String>) {
+    pub fn note_secrets(&self, record: &Record, names: BTreeSet<String>) {
         for name in names {
             let id = AuditId::generate();
             self.audit.write_read(AuditRecord {

@@ -17,7 +17,7 @@ use coffer_core::{
 use coffer_engine::{EngineError, SnapshotInfo};
 use coffer_store::{
     FinishedSnapshot, Idempotency, InsertedSnapshot, NewSnapshot, Origin, ProjectScope, SandboxRow,
-    SnapshotFacts, SnapshotFilter, SnapshotRow, SnapshotState,
+    SnapshotFacts, SnapshotFilter, SnapshotRow, SnapshotState, TemplateSize,
 };
 
 use super::create::Base;
@@ -414,8 +414,8 @@ impl Fleet {
         // As the operator: agents use the templates of their project too.
         let row = self.store.snapshot(&self.store.operator(), found.snapshot).await?;
         let Some(row) = row.filter(|row| row.project == scope.project()) else { return Ok(None) };
-        let (cpu_count, memory_mib) = (found.size.cpu_count, found.size.memory_mib);
-        let size = SizeWish { cpu_count, memory_mib, disk_mib: None };
+        let TemplateSize { cpu_count, memory_mib, disk_mib } = found.size;
+        let size = SizeWish { cpu_count, memory_mib, disk_mib };
         Ok(Some(Base {
             template_id: found.id.to_string(),
             alias: Some(found.name),

@@ -38,7 +38,7 @@ use coffer_store::{
 pub use follow::Follow;
 pub use hidden::Hidden;
 pub use record::{Kind, LogRecord};
-pub use redact::Patterns;
+pub use redact::{Patterns, Redactor};
 use serde::{Deserialize, Serialize};
 pub use subject::Subject;
 pub use tail::Reader;

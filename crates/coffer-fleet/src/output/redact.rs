@@ -264,7 +264,7 @@ fn block(rest: &[u8], at_end: bool, at: usize) -> Found {
 
 /// Redacts a stream that comes in pieces.
 #[derive(Debug, Default)]
-pub(super) struct Redactor {
+pub struct Redactor {
     held: Vec<u8>,
     /// The byte before the held-back ones.
     before: Option<u8>,
@@ -272,7 +272,7 @@ pub(super) struct Redactor {
 
 impl Redactor {
     /// Takes a piece, and returns the output that is certain.
-    pub(super) fn push(&mut self, patterns: &Patterns, piece: &[u8]) -> Vec<u8> {
+    pub fn push(&mut self, patterns: &Patterns, piece: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(piece);
         let redacted = self.take(patterns, false);
         if self.held.len() <= MOST_HELD {
@@ -282,7 +282,7 @@ impl Redactor {
     }
 
     /// Returns the held-back bytes: nothing more comes, or not for a while.
-    pub(super) fn flush(&mut self, patterns: &Patterns) -> Vec<u8> {
+    pub fn flush(&mut self, patterns: &Patterns) -> Vec<u8> {
         self.take(patterns, true)
     }
 

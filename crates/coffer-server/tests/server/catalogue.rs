@@ -33,13 +33,14 @@ async fn built_before(app: &TestApp, name: &str) -> SnapshotId {
         name: Some(name.to_string()),
         tags: Vec::new(),
         size: TemplateSize::default(),
+        summary: None,
         created_by: Some("catalogue of another definition".into()),
     };
     let build = app.store.request_build(&scope, new).await.unwrap();
     let source = BuildSource::Template("debian-12".into());
     let plan = BuildPlan { source, steps: Vec::new(), start: None, force: false, platform: None };
     app.store.start_build(&scope, build.template, build.id, plan, None).await.unwrap().unwrap();
-    app.store.finish_build(&operator, build.id, snapshot).await.unwrap().unwrap();
+    app.store.finish_build(&operator, build.id, snapshot, None).await.unwrap().unwrap();
     snapshot
 }
 
@@ -48,7 +49,7 @@ async fn what_is_not_built_is_listed_and_refused_with_the_command_that_builds_it
     let app = TestApp::start().await;
     let listed = app.get("/api/v1/templates").await.expect(200).json();
     let node = named(&listed["items"], "name", "node");
-    assert_eq!((&node["origin"], &node["state"]), (&json!("catalogue"), &json!("not_built")));
+    assert_eq!((&node["kind"], &node["state"]), (&json!("server"), &json!("not_built")));
     let e2b = app.get("/templates").await.expect(200).json();
     assert_eq!(named(&e2b, "templateID", "node")["buildStatus"], "waiting");
     let refused = app.post("/api/v1/sandboxes", json!({"template": "node"})).await.expect(404).json();
@@ -137,13 +138,14 @@ async fn what_a_project_had_by_that_name_stays_its_own() {
         name: Some("python".into()),
         tags: Vec::new(),
         size: TemplateSize::default(),
+        summary: None,
         created_by: None,
     };
     let build = app.store.request_build(&scope, new).await.unwrap();
     let source = BuildSource::Template("base".into());
     let plan = BuildPlan { source, steps: Vec::new(), start: None, force: false, platform: None };
     app.store.start_build(&scope, build.template, build.id, plan, None).await.unwrap().unwrap();
-    app.store.finish_build(&app.store.operator(), build.id, own).await.unwrap().unwrap();
+    app.store.finish_build(&app.store.operator(), build.id, own, None).await.unwrap().unwrap();
     built_before(&app, "python").await;
     let made = app.post("/v2/sandboxes", json!({"templateID": "python"})).await.expect(201).json();
     assert_eq!(app.row(made["sandboxID"].as_str().unwrap()).await.origin.unwrap().snapshot, own);

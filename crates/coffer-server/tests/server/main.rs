@@ -52,6 +52,7 @@ mod sockets;
 mod starting;
 mod storage;
 mod tasks;
+mod templates;
 mod tenancy;
 mod traces;
 mod usage;

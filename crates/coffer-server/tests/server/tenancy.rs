@@ -114,6 +114,7 @@ fn body(method: &Method, path: &str) -> Value {
         ("POST", "/api/v1/sandboxes/fork") => {
             json!({"title": "mischief", "repository": "mischief", "entries": []})
         }
+        ("POST", path) if path.ends_with("/templates") => json!({"from": "template://none"}),
         ("POST", path) if path.ends_with("/winner") => json!({"entry": 1}),
         ("PATCH", path) if path.contains("/webhooks/") => json!({"description": "mischief"}),
         ("PUT", path) if path.contains("/protections/") => json!({}),
@@ -176,6 +177,8 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         app.post("/api/v1/artifacts", json!({"name": "mine", "text": "x"})).await.expect(201).json();
     let artifact = artifact["id"].as_str().unwrap().to_string();
     let fork = competed(&app, &repository).await;
+    let template = json!({"name": "mine-alone", "from": "template://none"});
+    let template = app.post("/api/v1/templates", template).await.expect(202).json();
     let fill = |name: &str| match name {
         "fork" => fork.clone(),
         "entry" => "1".to_string(),
@@ -200,6 +203,9 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "number" => "1".to_string(),
         "branch" => "main".to_string(),
         "commit" => "0".repeat(40),
+        "template" => template["template_id"].as_str().unwrap().to_string(),
+        "build" => template["id"].as_str().unwrap().to_string(),
+        "hash" => "0".repeat(64),
         other => panic!("no id for {other}: teach this test"),
     };
     let openapi = app.get("/api/v1/openapi.json").await.expect(200).json();

@@ -2,7 +2,8 @@
 
 use coffer_core::event::{Event, TemplateBuild};
 use coffer_core::{
-    BuildCause, BuildId, BuildPlan, BuildState, Millis, ProjectId, SandboxId, SnapshotId, TemplateId,
+    BuildCause, BuildId, BuildPlan, BuildState, Millis, ProjectId, SandboxId, SnapshotId, TemplateDefaults,
+    TemplateId,
 };
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row as _};
@@ -25,6 +26,8 @@ pub struct NewBuild {
     /// The tags it gets when it is ready; [`DEFAULT_TAG`] if empty.
     pub tags: Vec<String>,
     pub size: TemplateSize,
+    /// What the template is for; `None` keeps what was said before.
+    pub summary: Option<String>,
     /// The key that requested it.
     pub created_by: Option<String>,
 }
@@ -76,6 +79,7 @@ pub struct StartedBuild {
 #[derive(Debug, Clone, Default)]
 pub struct BuildFilter {
     pub template: Option<TemplateId>,
+    pub state: Option<BuildState>,
     pub before: Option<BuildId>,
     pub limit: u32,
 }
@@ -83,8 +87,8 @@ pub struct BuildFilter {
 /// The longest recorded reason of a failure.
 const LONGEST_FAILURE: usize = 16 * 1024;
 
-const COLUMNS: &str = "id, template_id, (SELECT t.name FROM templates AS t WHERE t.id = template_id) AS name, project_id, \
-                       installation, state, tags, cpu_count, memory_mib, plan, registry_secret, sandbox_id, tries, \
+pub(super) const COLUMNS: &str = "id, template_id, (SELECT t.name FROM templates AS t WHERE t.id = template_id) AS name, project_id, \
+                       installation, state, tags, cpu_count, memory_mib, disk_mib, plan, registry_secret, sandbox_id, tries, \
                        snapshot_id, failure, failed_step, log_lines, created_by, created_ms, started_ms, ended_ms";
 
 impl Store {
@@ -164,6 +168,7 @@ impl Store {
         Select::new(COLUMNS, "template_builds")
             .filter("project_id = ?", scope.project())
             .filter_if("template_id = ?", filter.template)
+            .filter_if("state = ?", filter.state.map(BuildState::as_str))
             .newest_first("id", filter.before, filter.limit)
             .all(self.database(), READ, read)
             .await
@@ -224,20 +229,22 @@ impl Store {
         _: &Operator,
         build: BuildId,
         snapshot: SnapshotId,
+        defaults: Option<TemplateDefaults>,
     ) -> Result<Option<BuildRow>, StoreError> {
         let finish = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let now = now_ms();
                 let sql = format!(
                     "UPDATE template_builds SET state = {}, snapshot_id = $1, ended_ms = $2, registry_secret = NULL,
-                         sandbox_id = NULL
-                     WHERE id = $3 AND state IN ({}) RETURNING {COLUMNS}",
+                         sandbox_id = NULL, defaults = $3
+                     WHERE id = $4 AND state IN ({}) RETURNING {COLUMNS}",
                     moves::<BuildState>(BuildCause::Finished),
                     states::<BuildState>(BuildCause::Finished),
                 );
                 let row = sqlx::query(AssertSqlSafe(sql))
                     .bind(snapshot)
                     .bind(now)
+                    .bind(defaults.as_ref().map(|defaults| storable(&json(defaults))))
                     .bind(build)
                     .fetch_optional(&mut *connection)
                     .await
@@ -247,13 +254,15 @@ impl Store {
                 for tag in &row.tags {
                     set_tag(connection, row.template, tag, row.id).await?;
                 }
-                let (cpu_count, memory_mib) = row.size.columns();
+                let [cpu_count, memory_mib, disk_mib] = row.size.columns();
                 sqlx::query(
-                    "UPDATE templates SET updated_ms = $1, cpu_count = $2, memory_mib = $3 WHERE id = $4",
+                    "UPDATE templates SET updated_ms = $1, cpu_count = $2, memory_mib = $3, disk_mib = $4
+                     WHERE id = $5",
                 )
                 .bind(now)
                 .bind(cpu_count)
                 .bind(memory_mib)
+                .bind(disk_mib)
                 .bind(row.template)
                 .execute(&mut *connection)
                 .await
@@ -352,9 +361,16 @@ async fn request(
         }
         None => None,
     };
-    let (cpu_count, memory_mib) = new.size.columns();
+    let [cpu_count, memory_mib, disk_mib] = new.size.columns();
+    let summary = new.summary.as_deref().map(storable);
     let template: TemplateId = match known {
-        Some(known) => known,
+        Some(known) => {
+            if let Some(summary) = summary {
+                let sql = "UPDATE templates SET summary = $1 WHERE id = $2";
+                sqlx::query(sql).bind(summary).bind(known).execute(&mut *connection).await.doing(CHANGE)?;
+            }
+            known
+        }
         None => {
             let count = sqlx::query("SELECT COUNT(*) AS count FROM templates WHERE project_id = $1")
                 .bind(project)
@@ -366,14 +382,17 @@ async fn request(
             }
             let template = TemplateId::generate();
             sqlx::query(
-                "INSERT INTO templates (id, project_id, name, cpu_count, memory_mib, created_by, created_ms, updated_ms)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $7)",
+                "INSERT INTO templates (id, project_id, name, cpu_count, memory_mib, disk_mib, summary, created_by,
+                     created_ms, updated_ms)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)",
             )
             .bind(template)
             .bind(project)
             .bind(storable(&new.name.unwrap_or_else(|| template.to_string())))
             .bind(cpu_count)
             .bind(memory_mib)
+            .bind(disk_mib)
+            .bind(summary)
             .bind(new.created_by.clone())
             .bind(now)
             .execute(&mut *connection)
@@ -385,8 +404,8 @@ async fn request(
     let tags = if new.tags.is_empty() { vec![DEFAULT_TAG.to_string()] } else { new.tags };
     let sql = format!(
         "INSERT INTO template_builds (id, template_id, project_id, installation, state, tags, cpu_count, memory_mib,
-             created_by, created_ms)
-         VALUES ($1, $2, $3, $4, {}, $5, $6, $7, $8, $9) RETURNING {COLUMNS}",
+             disk_mib, created_by, created_ms)
+         VALUES ($1, $2, $3, $4, {}, $5, $6, $7, $8, $9, $10) RETURNING {COLUMNS}",
         first::<BuildState>()
     );
     let row = sqlx::query(AssertSqlSafe(sql))
@@ -397,6 +416,7 @@ async fn request(
         .bind(json(&tags))
         .bind(cpu_count)
         .bind(memory_mib)
+        .bind(disk_mib)
         .bind(new.created_by)
         .bind(now)
         .fetch_one(&mut *connection)
@@ -435,7 +455,7 @@ async fn tell(
     events::record(connection, row.project, row.template, event, now_ms()).await
 }
 
-fn read(row: &AnyRow) -> Result<BuildRow, StoreError> {
+pub(super) fn read(row: &AnyRow) -> Result<BuildRow, StoreError> {
     let failure = optional_text(row, "failure")?;
     let plan = optional_text(row, "plan")?;
     Ok(BuildRow {

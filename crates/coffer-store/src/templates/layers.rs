@@ -1,8 +1,8 @@
 //! Cached results of build steps. Each project finds only its own.
 
 use coffer_core::{Millis, ProjectId, SnapshotId, TemplateDefaults};
-use sqlx::AssertSqlSafe;
 use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
 
 use super::{CHANGE, READ};
 use crate::columns::{from_json, id, json, text};
@@ -135,6 +135,53 @@ impl Store {
             })
         });
         forget.await
+    }
+
+    /// Forgets the `most` least recently used layers of a project, to make room: only those not used since
+    /// `before_ms`, and whose snapshot is no build's, because that one stays. Returns their snapshots, which the
+    /// caller deletes.
+    pub async fn forget_idle_layers(
+        &self,
+        project: ProjectId,
+        before_ms: Millis,
+        most: u32,
+    ) -> Result<Vec<SnapshotId>, StoreError> {
+        let here = self.installation().unwrap_or_default();
+        let forget = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let rows = sqlx::query(
+                    "DELETE FROM template_layers WHERE project_id = $1 AND installation = $2 AND key IN (
+                         SELECT l.key FROM template_layers AS l
+                         WHERE l.project_id = $1 AND l.installation = $2 AND l.used_ms < $3
+                             AND NOT EXISTS (SELECT 1 FROM template_builds AS b WHERE b.snapshot_id = l.snapshot_id)
+                         ORDER BY l.used_ms, l.key LIMIT $4)
+                     RETURNING snapshot_id",
+                )
+                .bind(project)
+                .bind(here)
+                .bind(before_ms)
+                .bind(i64::from(most))
+                .fetch_all(connection)
+                .await
+                .doing(CHANGE)?;
+                rows.iter().map(|row| id(row, "snapshot_id")).collect()
+            })
+        });
+        forget.await
+    }
+
+    /// When the oldest build of a project that runs on this installation began.
+    pub async fn oldest_running_build(&self, project: ProjectId) -> Result<Option<Millis>, StoreError> {
+        let row = sqlx::query(
+            "SELECT MIN(started_ms) AS oldest FROM template_builds
+             WHERE project_id = $1 AND state = 'building' AND ($2 IS NULL OR installation = $2)",
+        )
+        .bind(project)
+        .bind(self.installation())
+        .fetch_one(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.try_get("oldest").doing(READ)
     }
 
     /// Whether a layer or a build refers to a snapshot.

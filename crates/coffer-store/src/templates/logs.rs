@@ -55,17 +55,12 @@ impl Store {
         build: BuildId,
         page: BuildLogPage,
     ) -> Result<Vec<BuildLogLine>, StoreError> {
-        let levels: Vec<String> = BuildLogLevel::ALL
-            .iter()
-            .filter(|level| **level >= page.level)
-            .map(|level| format!("'{}'", level.as_str()))
-            .collect();
         let sql = format!(
             "SELECT l.at_ms, l.level, l.step, l.message FROM template_build_logs AS l
              JOIN template_builds AS b ON b.id = l.build_id
              WHERE l.build_id = $1 AND b.project_id = $2 AND l.level IN ({})
              ORDER BY l.number LIMIT $3 OFFSET $4",
-            levels.join(", ")
+            levels_from(page.level)
         );
         let rows = sqlx::query(AssertSqlSafe(sql))
             .bind(build)
@@ -77,6 +72,41 @@ impl Store {
             .doing(READ)?;
         rows.iter().map(read).collect()
     }
+}
+
+impl Store {
+    /// Lines of a build's log after a position, with their positions.
+    pub async fn build_log_after(
+        &self,
+        scope: &ProjectScope,
+        build: BuildId,
+        after: i64,
+        level: BuildLogLevel,
+        limit: u32,
+    ) -> Result<Vec<(i64, BuildLogLine)>, StoreError> {
+        let sql = format!(
+            "SELECT l.number, l.at_ms, l.level, l.step, l.message FROM template_build_logs AS l
+             JOIN template_builds AS b ON b.id = l.build_id
+             WHERE l.build_id = $1 AND b.project_id = $2 AND l.number > $3 AND l.level IN ({})
+             ORDER BY l.number LIMIT $4",
+            levels_from(level)
+        );
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(build)
+            .bind(scope.project())
+            .bind(after)
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(|row| Ok((number(row, "number")?, read(row)?))).collect()
+    }
+}
+
+/// A level and those above, as SQL.
+fn levels_from(least: BuildLogLevel) -> String {
+    let levels = BuildLogLevel::ALL.iter().filter(|level| **level >= least);
+    levels.map(|level| format!("'{}'", level.as_str())).collect::<Vec<_>>().join(", ")
 }
 
 async fn append(

@@ -9,7 +9,7 @@ use coffer_core::{
 use coffer_store::{
     BuildFailure, BuildFilter, BuildLogLine, BuildLogPage, BuildRow, FinishedSnapshot, InsertedSnapshot,
     Layer, MOST_LOG_LINES, NewBuild, NewSnapshot, ProjectScope, SnapshotFacts, SnapshotFilter, Store,
-    TemplateError, TemplateFiles, TemplateSize, UploadGrant,
+    TemplateError, TemplateFiles, TemplateFilter, TemplateSize, TemplateState, UploadGrant,
 };
 
 use crate::databases::on_both;
@@ -19,7 +19,8 @@ fn new(name: &str, tags: &[&str]) -> NewBuild {
     NewBuild {
         name: Some(name.into()),
         tags: tags.iter().map(ToString::to_string).collect(),
-        size: TemplateSize { cpu_count: Some(1), memory_mib: None },
+        size: TemplateSize { cpu_count: Some(1), memory_mib: None, disk_mib: Some(2048) },
+        summary: None,
         created_by: Some("key".into()),
     }
 }
@@ -60,7 +61,7 @@ async fn started(store: &Store, scope: &ProjectScope, name: &str, tags: &[&str])
 async fn built(store: &Store, scope: &ProjectScope, name: &str, tags: &[&str]) -> BuildRow {
     let row = started(store, scope, name, tags).await;
     let snapshot = snapshot(store, scope, SnapshotPurpose::Template).await;
-    store.finish_build(&store.operator(), row.id, snapshot).await.unwrap().unwrap()
+    store.finish_build(&store.operator(), row.id, snapshot, None).await.unwrap().unwrap()
 }
 
 fn defaults() -> TemplateDefaults {
@@ -79,7 +80,7 @@ on_both! {
         // It is started once.
         assert_eq!(store.start_build(&scope, row.template, row.id, plan(), None).await.unwrap(), None);
         let snapshot = snapshot(&store, &scope, SnapshotPurpose::Template).await;
-        let ready = store.finish_build(&store.operator(), row.id, snapshot).await.unwrap().unwrap();
+        let ready = store.finish_build(&store.operator(), row.id, snapshot, None).await.unwrap().unwrap();
         assert_eq!((ready.state, ready.snapshot), (BuildState::Ready, Some(snapshot)));
         let usable = store.usable_template(&scope, "app", "default").await.unwrap().unwrap();
         assert_eq!((usable.build, usable.snapshot, usable.size.cpu_count), (row.id, snapshot, Some(1)));
@@ -90,7 +91,7 @@ on_both! {
         // A finished build neither fails nor finishes again.
         let failure = BuildFailure { message: "late".into(), step: None };
         assert_eq!(store.fail_build(&store.operator(), row.id, failure).await.unwrap(), None);
-        assert_eq!(store.finish_build(&store.operator(), row.id, snapshot).await.unwrap(), None);
+        assert_eq!(store.finish_build(&store.operator(), row.id, snapshot, None).await.unwrap(), None);
         // Snapshots of builds are not a client's.
         assert_eq!(store.snapshots(&scope, &SnapshotFilter { limit: 10, ..Default::default() }).await.unwrap(), []);
     }
@@ -160,7 +161,7 @@ on_both! {
         assert_eq!(store.build(&scope, None, running.id).await.unwrap(), None);
         assert!(!store.is_build_snapshot_used(row.snapshot.unwrap()).await.unwrap());
         let snapshot = snapshot(&store, &scope, SnapshotPurpose::Template).await;
-        assert_eq!(store.finish_build(&store.operator(), running.id, snapshot).await.unwrap(), None);
+        assert_eq!(store.finish_build(&store.operator(), running.id, snapshot, None).await.unwrap(), None);
     }
 
     async fn unfinished_builds_are_found_with_their_credentials(database: &TestDatabase) {
@@ -224,6 +225,83 @@ on_both! {
         let gone = store.forget_layers(&store.operator(), None, now_ms() + 1000, 10).await.unwrap();
         assert_eq!(gone.len(), 1);
         assert_eq!(store.layers(scope.project(), &["a".into()]).await.unwrap(), []);
+    }
+
+    async fn templates_are_shown_whatever_became_of_their_builds(database: &TestDatabase) {
+        let store = database.open().await;
+        let (scope, other) = (project(&store, "p").await, project(&store, "q").await);
+        let ready = built(&store, &scope, "ready", &["v1", "a"]).await;
+        started(&store, &scope, "running", &[]).await;
+        let failed = started(&store, &scope, "failed", &[]).await;
+        let failure = BuildFailure { message: "no".into(), step: Some("1".into()) };
+        store.fail_build(&store.operator(), failed.id, failure).await.unwrap();
+        // A later failure changes nothing for those who use it.
+        let again = store.request_build(&scope, NewBuild { summary: Some("The One".into()), ..new("ready", &[]) });
+        let again = again.await.unwrap();
+        let all = TemplateFilter { limit: 10, ..TemplateFilter::default() };
+        let shown = store.template_entries(&scope, &all).await.unwrap();
+        let states: Vec<_> = shown.iter().map(|entry| (entry.name.as_str(), entry.state)).collect();
+        let expected = [
+            ("failed", TemplateState::Error), ("ready", TemplateState::Ready), ("running", TemplateState::Building),
+        ];
+        assert_eq!(states, expected);
+        let entry = &shown[1];
+        assert_eq!((entry.build, entry.snapshot, entry.build_count), (Some(ready.id), ready.snapshot, 1));
+        assert_eq!(entry.last_build.as_ref().map(|build| build.id), Some(again.id));
+        assert_eq!((entry.summary.as_deref(), entry.tags.as_slice()), (Some("The One"), ["a".to_string(), "v1".into()].as_slice()));
+        assert_eq!(entry.size.disk_mib, Some(2048));
+        let names = async |filter: TemplateFilter<'static>| -> Vec<String> {
+            let found = store.template_entries(&scope, &TemplateFilter { limit: 10, ..filter }).await.unwrap();
+            found.into_iter().map(|entry| entry.name).collect()
+        };
+        assert_eq!(names(TemplateFilter { state: Some(TemplateState::Error), ..Default::default() }).await, ["failed"]);
+        assert_eq!(names(TemplateFilter { search: Some("the ONE"), ..Default::default() }).await, ["ready"]);
+        assert_eq!(names(TemplateFilter { search: Some("%"), ..Default::default() }).await, Vec::<String>::new());
+        assert_eq!(names(TemplateFilter { after: Some("failed"), ..Default::default() }).await, ["ready", "running"]);
+        assert_eq!(names(TemplateFilter { only: Some("ready"), ..Default::default() }).await, ["ready"]);
+        assert_eq!(store.template_entries(&other, &all).await.unwrap(), []);
+        let id = ready.template.to_string();
+        let only = TemplateFilter { only: Some(&id), limit: 1, ..TemplateFilter::default() };
+        assert_eq!(store.template_entries(&scope, &only).await.unwrap().len(), 1);
+        assert_eq!(store.template_entries(&other, &only).await.unwrap(), []);
+        let building = BuildFilter { state: Some(BuildState::Building), limit: 10, ..Default::default() };
+        assert_eq!(store.builds(&scope, &building).await.unwrap().len(), 1);
+    }
+
+    async fn room_is_made_of_what_no_build_uses(database: &TestDatabase) {
+        let store = database.open().await;
+        let (scope, other) = (project(&store, "p").await, project(&store, "q").await);
+        assert_eq!(store.oldest_running_build(scope.project()).await.unwrap(), None);
+        let done = built(&store, &scope, "done", &[]).await;
+        let idle = snapshot(&store, &scope, SnapshotPurpose::Layer).await;
+        let theirs = snapshot(&store, &other, SnapshotPurpose::Layer).await;
+        let layer = |key: &str, snapshot| Layer { key: key.into(), snapshot, defaults: defaults() };
+        store.keep_layer(scope.project(), layer("done", done.snapshot.unwrap())).await.unwrap();
+        store.keep_layer(scope.project(), layer("idle", idle)).await.unwrap();
+        store.keep_layer(other.project(), layer("idle", theirs)).await.unwrap();
+        let running = started(&store, &scope, "running", &[]).await;
+        assert_eq!(store.oldest_running_build(scope.project()).await.unwrap(), running.started_ms);
+        assert_eq!(store.oldest_running_build(other.project()).await.unwrap(), None);
+        assert_eq!(store.forget_idle_layers(scope.project(), now_ms() - 60_000, 10).await.unwrap(), []);
+        assert_eq!(store.forget_idle_layers(scope.project(), now_ms() + 1, 10).await.unwrap(), [idle]);
+        assert_eq!(store.layers(scope.project(), &["done".into()]).await.unwrap().len(), 1);
+        assert_eq!(store.layers(other.project(), &["idle".into()]).await.unwrap().len(), 1);
+    }
+
+    async fn a_log_is_read_on_from_a_position(database: &TestDatabase) {
+        let store = database.open().await;
+        let (scope, other) = (project(&store, "p").await, project(&store, "q").await);
+        let row = started(&store, &scope, "app", &[]).await;
+        let line = |level, message: &str| BuildLogLine { at_ms: 1, level, step: None, message: message.into() };
+        let lines = vec![line(BuildLogLevel::Debug, "a"), line(BuildLogLevel::Info, "b"), line(BuildLogLevel::Warn, "c")];
+        store.append_build_log(&store.operator(), row.id, lines).await.unwrap();
+        let read = async |scope: &ProjectScope, after, level| -> Vec<(i64, String)> {
+            let lines = store.build_log_after(scope, row.id, after, level, 10).await.unwrap();
+            lines.into_iter().map(|(number, line)| (number, line.message)).collect()
+        };
+        assert_eq!(read(&scope, -1, BuildLogLevel::Info).await, [(1, "b".to_string()), (2, "c".into())]);
+        assert_eq!(read(&scope, 1, BuildLogLevel::Debug).await, [(2, "c".to_string())]);
+        assert_eq!(read(&other, -1, BuildLogLevel::Debug).await, []);
     }
 
     async fn an_upload_link_works_once_and_not_for_ever(database: &TestDatabase) {
