@@ -34,7 +34,7 @@ def server():
             pytest.skip(f"SKIPPED: the template cannot be built: {why}")
     scratch = Path(tempfile.mkdtemp(prefix="coffer-code-"))
     # The template has 2 GiB, and each memory of a sandbox is kept too.
-    with CofferUp(scratch / "data", "--ephemeral", *config.options(scratch), pool_size="12GiB") as up:
+    with CofferUp(scratch / "data", "--ephemeral", *config.options(scratch), pool_size="8GiB") as up:
         before = dict(os.environ)
         os.environ.update(up.env())
         build()

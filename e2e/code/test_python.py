@@ -126,6 +126,13 @@ def test_a_chart_is_a_picture_and_data(box, kind):
         assert [chart.type.value for chart in result.chart.elements] == ["line", "bar"]
 
 
+def test_bars_of_equal_heights_stand_upright(box):
+    for heights in ([3], [3, 3]):
+        code = f"import matplotlib.pyplot as plt\nplt.bar({list('ab')[: len(heights)]!r}, {heights!r})\nplt.xlabel('X')\nplt.show()"
+        chart = box.run_code(code).results[0].chart
+        assert [bar.value for bar in chart.elements] == heights and chart.x_label == "X"
+
+
 def test_images_are_shown_when_they_are_saved_or_shown(box):
     image = "from PIL import Image\nimport numpy\n"
     image += "image = Image.fromarray((numpy.random.rand(16, 16, 3) * 255).astype('uint8')).convert('RGBA')\n"

@@ -54,6 +54,27 @@ def _install():
                 return None
             return plain({str(column): frame.iloc[:, place].tolist() for place, column in enumerate(frame.columns)})
 
+    def set_bars_upright(bars):
+        """Bars of equal heights, and a single bar, are not horizontal for that: containers know how they stand."""
+        extract = bars.BarChart._extract_info
+
+        def corrected(self, axes):
+            extract(self, axes)
+            taken = [len({bar.get_height() for bar in container}) <= 1 for container in axes.containers]
+            if not any(taken) or any(container.orientation != "vertical" for container in axes.containers):
+                return
+            if sum(taken) % 2:
+                self._change_orientation()
+            labels = [label.get_text() for label in axes.get_xticklabels()]
+            self.elements = [
+                bars.BarData(label=label, value=bar.get_height(), group=group)
+                for container in axes.containers
+                for group in [container.get_label().replace("_container", "Group ")]
+                for label, bar in zip(labels, container, strict=False)
+            ]
+
+        bars.BarChart._extract_info = corrected
+
     class ChartFormatter(Formatter):
         format_type = Unicode("e2b/chart")
         print_method = ObjectName("_repr_e2b_chart_")
@@ -61,7 +82,10 @@ def _install():
 
         def convert(self, figure):
             from e2b_charts import chart_figure_to_dict
+            from e2b_charts.charts import bars
 
+            if bars.BarChart._extract_info.__module__ == bars.__name__:
+                set_bars_upright(bars)
             return plain(chart_figure_to_dict(figure))
 
     formatters = shell.display_formatter.formatters
