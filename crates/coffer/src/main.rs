@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     let outcome = match verb {
         Verb::Up(up) => up.run(&sources),
         Verb::Config(config) => config.run(&sources),
-        Verb::Template(template) => template.run(&sources),
+        Verb::Template(template) => return finish(template.run(&sources)),
         Verb::Client(verb) => return verb.run(<Arguments as clap::CommandFactory>::command),
         Verb::Node(node) => node.run(),
         Verb::Preflight(preflight) => preflight.run(),
@@ -92,11 +92,13 @@ fn main() -> ExitCode {
         Verb::Git(git) => git.run(),
         Verb::Spawner { .. } => return coffer_node::spawner_main(),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            printer::failure(&error);
-            ExitCode::from(printer::exit_code(&error))
-        }
-    }
+    finish(outcome.map(|()| ExitCode::SUCCESS))
+}
+
+/// Reports a failure.
+fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        printer::failure(&error);
+        ExitCode::from(printer::exit_code(&error))
+    })
 }

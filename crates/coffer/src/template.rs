@@ -1,7 +1,8 @@
-//! `coffer template`: builds and lists templates. Needs no running server.
+//! `coffer template`: builds and lists templates of this machine, which needs no running server; and those of a server.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -23,20 +24,22 @@ pub(crate) struct Template {
 
 #[derive(Debug, Subcommand)]
 enum TemplateVerb {
-    /// Build a template from the distribution's packages
-    Build(Build),
-    /// List the templates that sandboxes can use
+    /// Build a template of this machine from packages, or one of a server from a directory with a Dockerfile
+    Build(Box<Build>),
+    /// List the templates of this machine
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+    #[command(flatten)]
+    OnServer(coffer_cli::TemplateVerb),
 }
 
 #[derive(Debug, Args)]
 struct Build {
-    /// Names of templates
-    #[arg(required = true, value_name = "NAME", value_parser = Recipe::ALL.map(Recipe::name))]
+    /// Templates of this machine, or one directory with a Dockerfile
+    #[arg(required = true, value_name = "NAME|DIR", value_parser = source)]
     names: Vec<String>,
     /// Build it even if a build exists
     #[arg(long)]
@@ -47,20 +50,43 @@ struct Build {
     /// The distribution's release to use instead of the host's own
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
+    #[command(flatten)]
+    directory: coffer_cli::DirectoryBuild,
+}
+
+/// The name of a recipe, or a directory.
+fn source(text: &str) -> Result<String, String> {
+    if Recipe::of(text).is_some() || coffer_cli::DirectoryBuild::is_directory(text) {
+        return Ok(text.to_string());
+    }
+    let names = Recipe::ALL.map(Recipe::name).join(", ");
+    Err(format!("neither a template of this machine nor a directory [possible values: {names}]"))
 }
 
 impl Template {
-    pub(crate) fn run(self, sources: &Sources) -> anyhow::Result<()> {
+    pub(crate) fn run(self, sources: &Sources) -> anyhow::Result<ExitCode> {
+        let verb = match self.verb {
+            TemplateVerb::OnServer(verb) => return Ok(verb.run()),
+            TemplateVerb::Build(build) if build.names.iter().any(|name| Recipe::of(name).is_none()) => {
+                let [directory] = build.names.as_slice() else {
+                    anyhow::bail!("one directory can be built at a time, and no other template with it");
+                };
+                return Ok(build.directory.build(Path::new(directory), build.force));
+            }
+            verb => verb,
+        };
         let dir = match self.template_dir {
             Some(dir) => dir,
             None => config::resolve(sources, &Flags::default())?.settings.template.dir,
         };
         let store = TemplateStore::open(&dir, coffer_node::layers_in_use)
             .with_context(|| format!("could not open the templates in `{}`", dir.display()))?;
-        match self.verb {
-            TemplateVerb::Build(build) => build.run(&store),
-            TemplateVerb::List { json } => list(&store, json),
+        match verb {
+            TemplateVerb::Build(build) => build.run(&store)?,
+            TemplateVerb::List { json } => list(&store, json)?,
+            TemplateVerb::OnServer(_) => {}
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
