@@ -428,7 +428,7 @@ fn templates(user: &User) {
     );
     std::fs::write(context.join("Dockerfile"), "FROM template://base\nRUN exit 9\n").unwrap();
     let (code, _, stderr) = user.output(&["template", "build", "./image", "--name", "broken"], "");
-    assert!(code == 1 && stderr.contains("failed at step 1"), "{code} {stderr}");
+    assert!(code == 1 && stderr.contains("line 2 of the Dockerfile"), "{code} {stderr}");
     user.check(
         "template_refused",
         &[&["template", "rm", "mine"], &["template", "show", "mine"], &["template", "build", "./nothing"]],
