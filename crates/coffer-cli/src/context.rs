@@ -11,21 +11,30 @@ use crate::profile;
 #[derive(Debug, Clone, Args)]
 pub struct Remote {
     /// The server; COFFER_URL or the current profile by default. Its key comes from COFFER_API_KEY
-    #[arg(long, global = true, value_name = "URL", help_heading = "Server and output")]
+    // Verbs have arguments of these names too: the ids must differ, or a webhook's URL would be the server's.
+    #[arg(
+        id = "server_url",
+        long = "url",
+        global = true,
+        value_name = "URL",
+        help_heading = "Server and output"
+    )]
     pub(crate) url: Option<String>,
     /// The profile to use, instead of the environment and the current one
     #[arg(
-        long,
+        id = "server_profile",
+        long = "profile",
         global = true,
         value_name = "NAME",
-        conflicts_with = "url",
+        conflicts_with = "server_url",
         help_heading = "Server and output"
     )]
     pub(crate) profile: Option<String>,
     /// The form of results
     #[arg(
-        short,
-        long,
+        id = "output_format",
+        short = 'o',
+        long = "output",
         global = true,
         value_enum,
         default_value_t,

@@ -316,39 +316,55 @@ async fn download_file(
     Ok(())
 }
 
+/// Packs the directory into a file, and prints its path. Through stdout, the content would become part of the log.
+const PACK: &str = "f=$(mktemp) && tar -cf \"$f\" -C \"$1\" . && printf %s \"$f\"";
+
 async fn download_directory(from: &Remote<'_>, target: &Path, progress: &Progress) -> Result<(), Failure> {
-    let words = ["tar", "-cf", "-", "-C", &for_program(from.path.trim_end_matches('/')), "."];
-    let mut words = words.map(str::to_string);
-    if from.path == "/" {
-        words[4] = "/".into();
-    }
-    let mut command = Command::words(words);
+    let path = from.path.trim_end_matches('/');
+    let words = ["/bin/sh", "-c", PACK, "sh", &for_program(if path.is_empty() { "/" } else { path })];
+    let mut command = Command::words(words.map(str::to_string));
     command.user = from.user.map(str::to_string);
     let mut process = from.client.guest(from.id).await?.start(&command).await?;
+    let (mut said, mut packed) = (Vec::new(), Vec::new());
+    while let Some(output) = process.next().await? {
+        match output {
+            Output::Stdout(bytes) | Output::Terminal(bytes) => keep_end(&mut packed, &bytes),
+            Output::Stderr(bytes) => keep_end(&mut said, &bytes),
+            Output::Ended(end) => judge(&end, &said)?,
+        }
+    }
+    // Whatever path a hostile sandbox prints, it is one of its own files.
+    let packed = String::from_utf8_lossy(&packed).into_owned();
+    if !packed.starts_with('/') {
+        return Err(Failure::new("the sandbox did not pack the directory"));
+    }
+    let fetched = fetch_and_unpack(from, &packed, target, progress).await;
+    let _best_effort = from.client.delete_file(from.id, &packed, false).await;
+    fetched
+}
+
+async fn fetch_and_unpack(
+    from: &Remote<'_>,
+    packed: &str,
+    target: &Path,
+    progress: &Progress,
+) -> Result<(), Failure> {
+    let mut content = from.client.read_file(from.id, packed, 0).await?;
+    progress.length(content.length.unwrap_or(0));
     let (pieces, archive) = mpsc::channel(MOST_PIECES);
     let place = target.to_path_buf();
     let unpacked = tokio::task::spawn_blocking(move || {
         unpack(FromChannel { pieces: archive, held: Bytes::new() }, &place)
     });
-    let (mut said, mut ended) = (Vec::new(), None);
-    while let Some(output) = process.next().await? {
-        match output {
-            Output::Stdout(bytes) | Output::Terminal(bytes) => {
-                progress.add(bytes.len());
-                if pieces.send(bytes).await.is_err() {
-                    break;
-                }
-            }
-            Output::Stderr(bytes) => keep_end(&mut said, &bytes),
-            Output::Ended(end) => ended = Some(end),
+    while let Some(piece) = content.next().await? {
+        progress.add(piece.len());
+        if pieces.send(piece).await.is_err() {
+            // The reason is the other side's.
+            break;
         }
     }
     drop(pieces);
-    if ended.is_none() {
-        let _best_effort = process.handle().signal(coffer_client::Signal::Kill).await;
-    }
-    unpacked.await.map_err(|error| Failure::new(error.to_string()))??;
-    ended.map_or(Ok(()), |end| judge(&end, &said))
+    unpacked.await.map_err(|error| Failure::new(error.to_string()))?
 }
 
 /// Unpacks an archive that a sandbox wrote. Nothing is written outside `target`, through a link of the archive, as a

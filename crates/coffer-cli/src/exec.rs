@@ -174,7 +174,10 @@ fn not_run(failure: Failure) -> Failure {
 /// Runs a command with this program's stdin, stdout and stderr, and returns its exit code.
 async fn attach(client: &Client, sandbox: &str, command: &Command) -> Outcome {
     let guest = client.guest(sandbox).await?;
-    let process = guest.start(command).await?;
+    let process = match guest.start(command).await {
+        Ok(process) => process,
+        Err(error) => return Err(explain(client, sandbox, error).await),
+    };
     let has_terminal = command.terminal.is_some();
     let raw = if has_terminal && std::io::stdin().is_terminal() { Some(Raw::enter()?) } else { None };
     let handle = process.handle();
@@ -189,6 +192,17 @@ async fn attach(client: &Client, sandbox: &str, command: &Command) -> Outcome {
     };
     drop(raw);
     exit
+}
+
+/// The proxy does not know a sandbox that does not run; the server does, and why.
+async fn explain(client: &Client, sandbox: &str, error: coffer_client::Error) -> Failure {
+    match client.sandbox(sandbox).await {
+        Ok(found) if found.state != "running" => {
+            let failure = Failure::new(format!("sandbox {sandbox} is {}", found.state));
+            if found.state == "paused" { failure.hint(format!("`coffer resume {sandbox}`")) } else { failure }
+        }
+        _ => error.into(),
+    }
 }
 
 async fn copy(mut process: Process) -> Outcome {

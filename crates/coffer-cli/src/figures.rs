@@ -7,6 +7,7 @@ use crate::{encode, escape};
 
 /// A field of a row: `created_at` as an age, `size_bytes` as a size, anything else as it is.
 pub(crate) fn cell(item: &Value, column: &str) -> String {
+    let column = column.split_once('=').map_or(column, |(_, field)| field);
     let value = column.split('.').try_fold(item, |value, name| value.get(name)).unwrap_or(&Value::Null);
     let shown = if column.ends_with("_at") || column == "deadline" || column == "at" {
         value.as_str().and_then(since).unwrap_or_else(|| text(value))

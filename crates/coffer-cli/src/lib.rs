@@ -32,6 +32,7 @@ mod profile;
 mod project;
 mod sandboxes;
 mod tasks;
+mod templates;
 mod terminal;
 mod watch;
 
@@ -40,6 +41,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 pub use context::{Remote, With};
+pub use templates::{DirectoryBuild, TemplateVerb};
 
 use context::Context;
 use failure::{Failure, INTERRUPTED, Outcome};
@@ -143,12 +145,35 @@ impl Verb {
             }
             Self::Profile(With { verb, remote }) => verb.run(&remote),
         };
-        match outcome {
-            Ok(code) => ExitCode::from(code),
-            Err(failure) => {
-                printer::failure(&failure);
-                ExitCode::from(failure.exit)
-            }
+        report(outcome)
+    }
+}
+
+impl TemplateVerb {
+    /// Runs it and reports its failure.
+    pub fn run(self) -> ExitCode {
+        report(match self {
+            Self::Ls(with) => with_server!(with),
+            Self::Show(with) => with_server!(with),
+            Self::Builds(with) => with_server!(with),
+            Self::Rm(with) => with_server!(with),
+        })
+    }
+}
+
+impl DirectoryBuild {
+    /// Builds the directory on a server and reports a failure.
+    pub fn build(self, directory: &std::path::Path, force: bool) -> ExitCode {
+        report(within(self.run(directory, force), Interrupt::IsTheVerbs))
+    }
+}
+
+fn report(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            printer::failure(&failure);
+            ExitCode::from(failure.exit)
         }
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn read_secret(question: &str) -> Result<String, Failure> {
         text.trim_end_matches(['\r', '\n']).to_string()
     };
     if value.is_empty() {
-        Err(Failure::usage("no key was given").hint("pipe it in, or type it at the prompt"))
+        Err(Failure::usage("nothing was given").hint("pipe it in, or type it at the prompt"))
     } else {
         Ok(value)
     }

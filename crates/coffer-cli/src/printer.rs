@@ -44,7 +44,8 @@ impl Printer {
         Ok(())
     }
 
-    /// A list: some fields of each item as columns, all of them as JSON. `path.to.field` names a nested one.
+    /// A list: some fields of each item as columns, all of them as JSON. `path.to.field` names a nested one,
+    /// `label=field` gives it another heading.
     pub(crate) fn list(self, items: &[impl Serialize], columns: &[&str]) -> Result<(), Failure> {
         let items = items.iter().map(to_value).collect::<Result<Vec<_>, _>>()?;
         match self.format {
@@ -149,6 +150,9 @@ pub(crate) fn lay_out(rows: Vec<Vec<String>>) -> String {
 }
 
 fn heading(column: &str) -> String {
+    if let Some((label, _)) = column.split_once('=') {
+        return label.to_uppercase();
+    }
     let name = column.rsplit('.').next().unwrap_or(column);
     let name = ["_at", "_bytes", "_id"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
     name.replace('_', " ").to_uppercase()

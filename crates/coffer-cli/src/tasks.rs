@@ -161,7 +161,7 @@ impl Tasks {
                     "priority",
                     "repository",
                     "attempts",
-                    "needs_attention.code",
+                    "attention=needs_attention.code",
                     "updated_at",
                 ];
                 context.printer.list(&all, &columns)?;
@@ -250,8 +250,16 @@ async fn show_more(context: &Context, task: &Task) -> Result<(), Failure> {
     let attempts = context.client.attempts(&task.id).await?;
     if !attempts.is_empty() {
         printer::print("\n");
-        let columns =
-            ["number", "state", "model", "sandbox_id", "branch", "error.message", "started_at", "ended_at"];
+        let columns = [
+            "number",
+            "state",
+            "model",
+            "sandbox_id",
+            "branch",
+            "error=error.message",
+            "started_at",
+            "ended_at",
+        ];
         context.printer.list(&attempts, &columns)?;
     }
     for message in context.client.messages(&task.id).all().await? {

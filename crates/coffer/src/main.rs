@@ -87,7 +87,7 @@ fn main() -> ExitCode {
     let outcome = match verb {
         Verb::Up(up) => up.run(&sources),
         Verb::Config(config) => config.run(&sources),
-        Verb::Template(template) => template.run(&sources),
+        Verb::Template(template) => return ended(template.run(&sources)),
         Verb::Doctor(doctor) => return ended(doctor.run(&sources)),
         Verb::Client(verb) => return verb.run(<Arguments as clap::CommandFactory>::command),
         Verb::Node(node) => node.run(),

@@ -17,10 +17,17 @@ fn verbs() -> String {
 }
 
 fn describe(command: &mut clap::Command, text: &mut String) {
-    for verb in command.get_subcommands_mut().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help")
+    for verb in command
+        .get_subcommands_mut()
+        .filter(|verb| !verb.is_hide_set() && !["help", "up"].contains(&verb.get_name()))
     {
         let name = verb.get_bin_name().unwrap_or_default().to_string();
-        let help = verb.render_long_help().to_string();
+        // Options that every verb has are described once, on the page.
+        let mut own = verb.clone().mut_args(|arg| {
+            let is_common = arg.is_global_set() || arg.get_id() == "help" || arg.get_id() == "version";
+            if is_common { arg.hide(true) } else { arg }
+        });
+        let help = own.render_help().to_string();
         let lines = help.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
         text.push_str(&format!("### `{name}`\n\n```text\n{}\n```\n\n", lines.trim_end()));
         describe(verb, text);

@@ -1,7 +1,8 @@
-//! `coffer template`: builds and lists templates. Needs no running server.
+//! `coffer template`: builds and lists templates of this machine, which needs no running server; and those of a server.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -26,20 +27,23 @@ pub(crate) struct Template {
 
 #[derive(Debug, Subcommand)]
 enum TemplateVerb {
-    /// Build a template: from the distribution's packages, or one of the catalogue by the running server
-    Build(Build),
-    /// List the templates that sandboxes can use
+    /// Build a template: of this machine from packages, of the catalogue by the running server, or of a project from a
+    /// directory with a Dockerfile
+    Build(Box<Build>),
+    /// List the templates of this machine
     List {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+    #[command(flatten)]
+    OnServer(coffer_cli::TemplateVerb),
 }
 
 #[derive(Debug, Args)]
 struct Build {
-    /// Names of templates
-    #[arg(required = true, value_name = "NAME", value_parser = known_names())]
+    /// Templates of this machine or of the catalogue, or one directory with a Dockerfile
+    #[arg(required = true, value_name = "NAME|DIR", value_parser = source)]
     names: Vec<String>,
     /// Build it even if a build exists
     #[arg(long)]
@@ -56,20 +60,48 @@ struct Build {
     /// The mirrors of `up`, as JSON, instead of those in the settings
     #[arg(long, hide = true, value_name = "JSON")]
     mirrors: Option<String>,
+    #[command(flatten)]
+    directory: coffer_cli::DirectoryBuild,
+}
+
+/// The name of a recipe or of a template of the catalogue, or a directory.
+fn source(text: &str) -> Result<String, String> {
+    if is_known(text) || coffer_cli::DirectoryBuild::is_directory(text) {
+        return Ok(text.to_string());
+    }
+    let catalogue = coffer_server::definitions().iter().map(|definition| definition.name.as_str());
+    let names: Vec<_> = Recipe::ALL.iter().map(|recipe| recipe.name()).chain(catalogue).collect();
+    Err(format!("neither a template nor a directory [possible values: {}]", names.join(", ")))
+}
+
+fn is_known(name: &str) -> bool {
+    Recipe::of(name).is_some() || coffer_server::definition(name).is_some()
 }
 
 impl Template {
-    pub(crate) fn run(self, sources: &Sources) -> anyhow::Result<()> {
+    pub(crate) fn run(self, sources: &Sources) -> anyhow::Result<ExitCode> {
+        let verb = match self.verb {
+            TemplateVerb::OnServer(verb) => return Ok(verb.run()),
+            TemplateVerb::Build(build) if build.names.iter().any(|name| !is_known(name)) => {
+                let [directory] = build.names.as_slice() else {
+                    anyhow::bail!("one directory can be built at a time, and no other template with it");
+                };
+                return Ok(build.directory.build(Path::new(directory), build.force));
+            }
+            verb => verb,
+        };
         let dir = match self.template_dir {
             Some(dir) => dir,
             None => config::resolve(sources, &Flags::default())?.settings.template.dir,
         };
         let store = TemplateStore::open(&dir, coffer_node::layers_in_use)
             .with_context(|| format!("could not open the templates in `{}`", dir.display()))?;
-        match self.verb {
-            TemplateVerb::Build(build) => build.run(&store, sources),
-            TemplateVerb::List { json } => list(&store, json),
+        match verb {
+            TemplateVerb::Build(build) => build.run(&store, sources)?,
+            TemplateVerb::List { json } => list(&store, json)?,
+            TemplateVerb::OnServer(_) => {}
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -100,12 +132,6 @@ impl Build {
         }
         Ok(())
     }
-}
-
-/// Names that can be built.
-fn known_names() -> Vec<&'static str> {
-    let catalogue = coffer_server::definitions().iter().map(|definition| definition.name.as_str());
-    Recipe::ALL.iter().map(|recipe| recipe.name()).chain(catalogue).collect()
 }
 
 /// Where Node is downloaded from.

@@ -131,13 +131,23 @@ impl Client {
         user: Option<&str>,
         content: Upload,
     ) -> Result<Entry, Error> {
+        let path = with_query(route(sandbox, path), &encode(&UserQuery { user: user.map(str::to_string) }));
+        read(self.upload(Method::PUT, &path, content).await?).await
+    }
+
+    /// Sends content to a route, however long that takes.
+    pub(crate) async fn upload(
+        &self,
+        method: Method,
+        path: &str,
+        content: Upload,
+    ) -> Result<http::Response<Flow>, Error> {
         let mut headers = self.headers("application/json");
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
         if let Some(length) = content.length {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        let path = with_query(route(sandbox, path), &encode(&UserQuery { user: user.map(str::to_string) }));
-        read(self.send(Method::PUT, &path, headers, content.body, None).await?).await
+        self.send(method, path, headers, content.body, None).await
     }
 
     pub async fn delete_file(&self, sandbox: &str, path: &str, recursive: bool) -> Result<(), Error> {

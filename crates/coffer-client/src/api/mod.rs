@@ -4,6 +4,7 @@ mod files;
 mod project;
 mod repositories;
 mod sandboxes;
+mod templates;
 mod work;
 
 pub use files::{FileContent, FileKind, Upload};

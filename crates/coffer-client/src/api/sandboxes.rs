@@ -12,7 +12,6 @@ use coffer_api_types::sandboxes::{
     Extension, LifeStep, NewSandbox, PauseBody, ResumeBody, SampleQuery, Sandbox, SandboxQuery, SandboxSample,
 };
 use coffer_api_types::snapshots::{NewSnapshot, RollbackBody, Snapshot, SnapshotQuery};
-use coffer_api_types::templates::Template;
 use http::Method;
 
 use crate::client::{Client, at, encode, with_query};
@@ -170,10 +169,5 @@ impl Client {
 
     pub async fn git_diff(&self, id: &str, query: &DiffQuery) -> Result<WorkTreeDiff, Error> {
         self.get(&with_query(at(["sandboxes", id, "diff"]), &encode(query))).await
-    }
-
-    /// Templates that sandboxes can start from.
-    pub fn templates(&self) -> Pages<Template> {
-        self.list(at(["templates"]), &()).at_once()
     }
 }

@@ -15,11 +15,13 @@ use crate::harness::{Home, Up, cannot_run_sandboxes, coffer};
 struct User<'a> {
     up: &'a Up,
     scratch: &'a Path,
+    data: &'a Path,
 }
 
 /// Replaces what differs from run to run.
-fn filtered(text: &str, scratch: &str) -> String {
-    let text = text.replace(scratch, "SCRATCH");
+fn filtered(text: &str, user: &User) -> String {
+    let text = text.replace(user.scratch.to_str().unwrap(), "SCRATCH");
+    let text = text.replace(user.data.to_str().unwrap(), "DATA");
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || "_:.-".contains(letter);
     let mut shown = String::new();
     let mut rest = text.as_str();
@@ -41,6 +43,9 @@ fn filtered(text: &str, scratch: &str) -> String {
 }
 
 fn stand_in(word: &str) -> String {
+    if let Some(word) = word.strip_suffix(':') {
+        return format!("{}:", stand_in(word));
+    }
     let is_id = |word: &str| {
         word.len() == 26 && word.chars().all(|letter| letter.is_ascii_digit() || letter.is_ascii_lowercase())
     };
@@ -101,7 +106,7 @@ impl User<'_> {
             }
             text += "\n";
         }
-        insta::assert_snapshot!(format!("client_{name}"), filtered(&text, self.scratch.to_str().unwrap()));
+        insta::assert_snapshot!(format!("client_{name}"), filtered(&text, self));
     }
 
     /// Runs a call that must work, and returns its first line.
@@ -122,7 +127,7 @@ fn the_verbs_of_a_client() {
     let data = home.data();
     let up = Up::start(&data, &["--ephemeral"]);
     let scratch = tempfile::tempdir().unwrap();
-    let user = User { up: &up, scratch: scratch.path() };
+    let user = User { up: &up, scratch: scratch.path(), data: &data };
     signing_in(&user, &data);
     sandboxes(&user);
     commands(&user);
@@ -131,6 +136,7 @@ fn the_verbs_of_a_client() {
     snapshots(&user);
     owning(&user);
     working(&user);
+    templates(&user);
     bounds(&user);
     operators(&user, &data);
     assert!(up.end(Signal::TERM).success());
@@ -251,7 +257,7 @@ fn watching(user: &User) {
     user.check(
         "logs",
         &[
-            &["logs", "box", "-n", "3", "--source", "stdout"],
+            &["logs", "box", "-n", "2", "--search", "content"],
             &["logs", "box", "--level", "loud"],
             &["logs", "nothing"],
         ],
@@ -355,7 +361,7 @@ fn working(user: &User) {
         &[&[
             "task",
             "add",
-            "fix the \u{1b}[2Jbuild",
+            "fix the build",
             "-p",
             "-",
             "--repo",
@@ -398,6 +404,34 @@ fn working(user: &User) {
             &["compete", "x"],
             &["compete", "x", "--agents", "coder,coder,coder", "--model", "a,b"],
         ],
+    );
+}
+
+fn templates(user: &User) {
+    let context = user.scratch.join("image");
+    std::fs::create_dir_all(&context).unwrap();
+    std::fs::write(context.join("greeting"), "built here\n").unwrap();
+    std::fs::write(
+        context.join("Dockerfile"),
+        "FROM template://base\nCOPY greeting /greeting\nRUN cat /greeting\n",
+    )
+    .unwrap();
+    // The log has times and paths of its own: only that it works.
+    let (code, stdout, stderr) = user.output(&["template", "build", "./image", "--name", "mine"], "");
+    assert!(
+        code == 0 && stdout.starts_with("built template mine") && stderr.contains("built here"),
+        "{code} {stdout} {stderr}"
+    );
+    user.check(
+        "template",
+        &[&["run", "--template", "mine", "cat /greeting"], &["template", "ls", "--search", "mine"]],
+    );
+    std::fs::write(context.join("Dockerfile"), "FROM template://base\nRUN exit 9\n").unwrap();
+    let (code, _, stderr) = user.output(&["template", "build", "./image", "--name", "broken"], "");
+    assert!(code == 1 && stderr.contains("line 2 of the Dockerfile"), "{code} {stderr}");
+    user.check(
+        "template_refused",
+        &[&["template", "rm", "mine"], &["template", "show", "mine"], &["template", "build", "./nothing"]],
     );
 }
 
