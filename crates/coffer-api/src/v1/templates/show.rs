@@ -2,7 +2,7 @@
 
 use coffer_build::{BuildError, CatalogueEntry, CatalogueState};
 use coffer_core::clock::rfc3339;
-use coffer_core::{BuildSource, TemplateDefaults, TemplateRef};
+use coffer_core::{BuildSource, TemplateRef};
 use coffer_store::{BuildRow, TemplateEntry, TemplateFilter, TemplateState};
 use coffer_wire::node::TemplateInfo;
 
@@ -119,6 +119,8 @@ pub(super) fn shown_build(app: &App, row: BuildRow) -> TemplateBuild {
     }
 }
 
+/// The default user of every template of the catalogue, as of `base`.
+const CATALOGUE_USER: &str = "user";
 /// The state of a template of the catalogue that nobody has built yet.
 pub(super) const NOT_BUILT: &str = "not_built";
 
@@ -144,7 +146,7 @@ pub(super) fn of_catalogue(app: &App, entry: CatalogueEntry) -> Template {
         summary: Some(definition.summary.clone()),
         build: ready.map(|row| shown_id(row.id)),
         is_default: definition.name == app.default_template,
-        user: ready.map(|_| TemplateDefaults::default().user),
+        user: ready.map(|_| CATALOGUE_USER.to_string()),
         workdir: None,
         tags: ready.map(|_| coffer_fleet::DEFAULT_TAG.to_string()).into_iter().collect(),
         cpu_count: definition.cpus.unwrap_or(app.limits.cpu_count),
