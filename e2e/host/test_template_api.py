@@ -10,9 +10,9 @@ import tarfile
 
 import httpx
 import pytest
-from test_images import layer, libraries
 
 from coffer_up import eventually
+from test_images import layer, libraries
 
 SECRET = "s3cret-of-the-build"
 DOCKERFILE = """\
