@@ -57,7 +57,7 @@ impl Builds {
 
     /// The catalogue, by name.
     pub async fn catalogue(&self) -> Result<Vec<CatalogueEntry>, BuildError> {
-        let filter = BuildFilter { template: None, before: None, limit: MOST_BUILDS };
+        let filter = BuildFilter { limit: MOST_BUILDS, ..BuildFilter::default() };
         let rows = self.store.builds(&self.catalogue_scope(), &filter).await?;
         let entries = definitions().iter().map(|definition| {
             let of_it = || rows.iter().filter(|row| row.template_name == definition.name);
@@ -142,7 +142,11 @@ impl Builds {
         let new = NewBuild {
             name: Some(definition.name.clone()),
             tags: Vec::new(),
-            size: TemplateSize { cpu_count: definition.cpus, memory_mib: definition.memory_mib, disk_mib: None },
+            size: TemplateSize {
+                cpu_count: definition.cpus,
+                memory_mib: definition.memory_mib,
+                disk_mib: None,
+            },
             summary: Some(definition.summary.clone()),
             created_by: Some(self.catalogue.mark(definition)),
         };
