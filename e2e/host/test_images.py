@@ -175,10 +175,19 @@ def test_a_template_from_an_image_of_a_private_registry(server, registry, tmp_pa
     logs.clear()
     Template.build(template, "again", on_build_logs=lambda entry: logs.append(entry.message))
     assert not any("unpacking" in line for line in logs), logs
+    # By our own API the password is a secret of the project.
+    url = up.env()["E2B_API_URL"]
+    with httpx.Client(base_url=f"{url}/api/v1", headers={"X-API-KEY": up.env()["E2B_API_KEY"]}) as api:
+        api.put("/secrets/registry", json={"value": PASSWORD}).raise_for_status()
+        login = {"username": USER, "secret": "registry"}
+        asked = api.post("/templates", json={"name": "own-api", "from": image, "registry": login})
+        build = f"/template-builds/{asked.raise_for_status().json()['id']}"
+        eventually(lambda: api.get(build).json()["ended_at"], "the build ends")
+        assert api.get(build).json()["state"] == "ready", api.get(f"{build}/log").text
+        assert PASSWORD not in api.get(f"{build}/log?level=debug").text
     # Another project has to authenticate for itself, and downloads for itself.
     operator = (up.data_dir / "operator-key").read_text().strip()
     headers = {"X-API-KEY": operator}
-    url = up.env()["E2B_API_URL"]
     made = httpx.post(f"{url}/api/v1/projects", headers=headers, json={"name": "other"})
     project = made.raise_for_status().json()["id"]
     key = httpx.post(f"{url}/api/v1/projects/{project}/keys", headers=headers, json={"name": "k", "role": "write"})

@@ -4,6 +4,7 @@
 //! ends with the user and directory of E2B's images. `ARG`s are variables of commands, and not of the template.
 //! The text is a client's: everything is bounded, and every refusal names its line.
 
+mod error;
 mod lines;
 mod words;
 
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 
 use coffer_core::{BuildPlan, BuildSource, BuildStep, BuildStepKind, StartCommand};
 
+pub use self::error::BadDockerfile;
 use self::lines::{Heredoc, Instruction};
 use self::words::{Variables, Word, shell_line, split, word};
 use crate::step::{MOST_STEPS, is_variable};
@@ -51,21 +53,6 @@ pub struct Dockerfile {
 pub struct DockerfileWarning {
     pub line: u32,
     pub message: String,
-}
-
-/// Why a Dockerfile is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} of the Dockerfile: {message}")]
-pub struct BadDockerfile {
-    /// From 1.
-    pub line: u32,
-    pub message: String,
-}
-
-impl BadDockerfile {
-    fn new(line: u32, message: impl Into<String>) -> Self {
-        Self { line, message: message.into() }
-    }
 }
 
 /// Reads a Dockerfile.

@@ -16,7 +16,7 @@ use crate::key::Key;
 use crate::log::BuildLog;
 use crate::run::{Attempt, Unfinished, at_base, transient};
 use crate::source::{Base, Begin};
-use crate::workplace::{StepError, Workplace};
+use crate::workplace::{ADD_USER, StepError, Workplace};
 
 /// The template of the host in which images are unpacked.
 const SCRATCH: &str = "scratch";
@@ -276,16 +276,13 @@ fn defaults(image: &Image) -> TemplateDefaults {
 
 /// Adds the user that sandboxes run as, with `sudo` if the image has it.
 async fn adopt(place: &mut Workplace, log: &BuildLog) -> Result<(), StepError> {
-    const SCRIPT: &str = "set -e
-        if ! id -u \"$1\" >/dev/null 2>&1; then
-            if command -v useradd >/dev/null 2>&1; then useradd -m -s /bin/bash \"$1\"
-            else adduser -D \"$1\"; fi
-        fi
+    const SCRIPT: &str = "add_user \"$1\" || exit 1
+        set -e
         mkdir -p \"/home/$1\" && chown \"$1\" \"/home/$1\"
         if [ -d /etc/sudoers.d ]; then
             echo \"$1 ALL=(ALL:ALL) NOPASSWD: ALL\" > /etc/sudoers.d/coffer && chmod 0440 /etc/sudoers.d/coffer
         fi";
-    match place.root(SCRIPT, &[USER]).await {
+    match place.root(&format!("{ADD_USER}\n{SCRIPT}"), &[USER]).await {
         Ok((true, _)) => {}
         Ok((false, why)) => {
             log.add(BuildLogLevel::Warn, format!("[base] could not add the user '{USER}': {why}")).await;

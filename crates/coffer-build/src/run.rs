@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Builds;
 use crate::key::Key;
 use crate::log::BuildLog;
-use crate::secrets::BuildSecrets;
+use crate::secrets::{BuildSecrets, NoSecrets};
 use crate::source::{Base, Begin, Found, NoBase};
 use crate::step::{self, Step, expand};
 use crate::workplace::{Extras, Leash, StepError, Workplace};
@@ -51,6 +51,15 @@ pub(crate) enum Unfinished {
 impl From<StoreError> for Unfinished {
     fn from(error: StoreError) -> Self {
         transient(chain(&error))
+    }
+}
+
+impl From<NoSecrets> for Unfinished {
+    fn from(error: NoSecrets) -> Self {
+        match error {
+            NoSecrets::Refused { step, message } => Self::Failed(BuildFailure { message, step: Some(step) }),
+            NoSecrets::Store(error) => error.into(),
+        }
     }
 }
 
@@ -167,7 +176,7 @@ impl Builds {
 pub(crate) struct Attempt<'a> {
     pub(crate) builds: &'a Arc<Builds>,
     pub(crate) build: &'a StartedBuild,
-    pub(crate) scope: ProjectScope,
+    scope: ProjectScope,
     deadline: Instant,
 }
 
@@ -187,7 +196,7 @@ impl Attempt<'_> {
             Found::Archive(files) => self.archive_base(&files, log).await?,
         };
         log.info(format!("[base] {}", base.note)).await;
-        let secrets = self.secrets(&steps).await?;
+        let secrets = BuildSecrets::of(&self.builds.store, &self.scope, &steps).await?;
         let keys = self.keys(&base, &steps, &secrets).await?;
         let cached = self.cached(&keys).await?;
         let done = cached.as_ref().map_or(0, |(done, _)| (*done).min(steps.len()));

@@ -7,10 +7,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coffer_fleet::secret_variables;
-use coffer_store::{BuildFailure, SecretValues};
+use coffer_store::{ProjectScope, SecretValues, Store, StoreError};
 
-use crate::run::{Attempt, Unfinished};
 use crate::step::Step;
+
+/// Why a build cannot have its secrets.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoSecrets {
+    /// One does not exist, or may not be used.
+    #[error("{message}")]
+    Refused {
+        /// The number of the step, from 1.
+        step: String,
+        message: String,
+    },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 /// The secrets of a build, as they were when it began.
 pub(crate) struct BuildSecrets {
@@ -20,6 +33,34 @@ pub(crate) struct BuildSecrets {
 }
 
 impl BuildSecrets {
+    /// Looks up the secrets of all steps.
+    pub(crate) async fn of(store: &Store, scope: &ProjectScope, steps: &[Step]) -> Result<Self, NoSecrets> {
+        let named: Vec<(usize, &BTreeMap<String, String>)> = steps
+            .iter()
+            .enumerate()
+            .filter_map(|(index, step)| match step {
+                Step::Run { secrets, .. } if !secrets.is_empty() => Some((index + 1, secrets)),
+                _ => None,
+            })
+            .collect();
+        let values = match named.is_empty() {
+            true => Arc::default(),
+            false => store.read_secrets(scope.project()).await?,
+        };
+        let mut secrets = Self { values, marks: BTreeMap::new() };
+        for (number, names) in &named {
+            let refused = |message| NoSecrets::Refused { step: number.to_string(), message };
+            secrets.variables(names).map_err(refused)?;
+        }
+        let names: BTreeSet<&String> = named.iter().flat_map(|(_, names)| names.values()).collect();
+        for name in names {
+            let id = store.find_secret(scope, None, name).await?.map(|found| found.id.to_string());
+            let version = secrets.values.get(name).map_or(0, |secret| secret.version);
+            secrets.marks.insert(name.clone(), format!("{}/{version}", id.unwrap_or_default()));
+        }
+        Ok(secrets)
+    }
+
     /// What stands for a secret in a key.
     pub(crate) fn mark(&self, name: &str) -> &str {
         self.marks.get(name).map_or("", String::as_str)
@@ -31,36 +72,5 @@ impl BuildSecrets {
         names: &BTreeMap<String, String>,
     ) -> Result<BTreeMap<String, String>, String> {
         secret_variables(names, &self.values).map_err(|error| error.to_string())
-    }
-}
-
-impl Attempt<'_> {
-    /// Looks up the secrets of all steps. A step whose secret does not exist or may not be used fails.
-    pub(crate) async fn secrets(&self, steps: &[Step]) -> Result<BuildSecrets, Unfinished> {
-        let named: Vec<(usize, &BTreeMap<String, String>)> = steps
-            .iter()
-            .enumerate()
-            .filter_map(|(index, step)| match step {
-                Step::Run { secrets, .. } if !secrets.is_empty() => Some((index + 1, secrets)),
-                _ => None,
-            })
-            .collect();
-        let store = &self.builds.store;
-        let values = match named.is_empty() {
-            true => Arc::default(),
-            false => store.read_secrets(self.build.row.project).await?,
-        };
-        let mut secrets = BuildSecrets { values, marks: BTreeMap::new() };
-        for (number, names) in &named {
-            let failed = |message| BuildFailure { message, step: Some(number.to_string()) };
-            secrets.variables(names).map_err(|why| Unfinished::Failed(failed(why)))?;
-        }
-        let names: BTreeSet<&String> = named.iter().flat_map(|(_, names)| names.values()).collect();
-        for name in names {
-            let id = store.find_secret(&self.scope, None, name).await?.map(|found| found.id.to_string());
-            let version = secrets.values.get(name).map_or(0, |secret| secret.version);
-            secrets.marks.insert(name.clone(), format!("{}/{version}", id.unwrap_or_default()));
-        }
-        Ok(secrets)
     }
 }

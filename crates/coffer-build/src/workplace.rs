@@ -32,6 +32,29 @@ const MOST_OUTPUT: usize = 16 * 1024;
 /// The default search path of commands, which `$PATH` in a value means if no step set one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Shell functions that add a user. Small images have neither of the programs for it, and perhaps no `id`.
+pub(crate) const ADD_USER: &str = r#"
+    is_known() {
+        [ -e /etc/passwd ] || return 1
+        while IFS=: read -r name rest; do [ "$name" = "$1" ] && return 0; done < /etc/passwd
+        return 1
+    }
+    add_user() {
+        is_known "$1" && return 0
+        shell=/bin/bash; [ -x "$shell" ] || shell=/bin/sh
+        if command -v useradd >/dev/null 2>&1; then useradd -m -s "$shell" -- "$1"; return; fi
+        if command -v adduser >/dev/null 2>&1 && adduser -D -- "$1" 2>/dev/null; then return 0; fi
+        mkdir -p /etc "/home/$1" || return 1
+        number=1000
+        if [ -e /etc/passwd ]; then
+            while IFS=: read -r name word used rest; do
+                case $used in ''|*[!0-9]*) ;; *) [ "$used" -ge "$number" ] && [ "$used" -lt 60000 ] && number=$((used + 1)) ;; esac
+            done < /etc/passwd
+        fi
+        echo "$1:x:$number:$number::/home/$1:$shell" >> /etc/passwd && echo "$1:x:$number:" >> /etc/group
+        chown "$number:$number" "/home/$1"
+    }"#;
+
 /// Why a step did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
@@ -332,10 +355,9 @@ impl Workplace {
 
     /// Makes a user the default one, and creates it if it does not exist.
     pub(crate) async fn set_user(&mut self, name: &str) -> Result<(), StepError> {
-        let script = "id -u \"$1\" >/dev/null 2>&1 && exit 0
-            case $1 in *[!0-9]*) ;; *) exit 0 ;; esac
-            if command -v useradd >/dev/null 2>&1; then useradd -m -s /bin/bash -- \"$1\"; else adduser -D -- \"$1\"; fi";
-        match self.root(script, &[name]).await? {
+        // A number needs no entry.
+        let script = format!("{ADD_USER}\n case $1 in *[!0-9]*) add_user \"$1\" ;; esac");
+        match self.root(&script, &[name]).await? {
             (true, _) => {
                 self.defaults.user = name.to_string();
                 Ok(())

@@ -12,16 +12,15 @@ use axum::extract::{Path, State};
 use coffer_store::{TemplateFilter, TemplateState};
 use http::StatusCode;
 
-use self::show::{PROJECT, SERVER, of_project, of_server, own};
-use super::catalogue;
+use self::show::{PROJECT, SERVER, of_catalogue, of_project, of_server, own};
 use super::page::Part;
 use crate::app::App;
 use crate::auth::{Caller, Read, Write};
 use crate::error::ApiError;
 use crate::query::Query;
-use coffer_api_types::templates::{Template, TemplateBuild, TemplateQuery};
+use coffer_api_types::templates::{Template, TemplateQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
-use coffer_build::{BuildError, CatalogueEntry};
+use coffer_build::BuildError;
 
 const LONGEST_SEARCH: usize = 256;
 
@@ -90,39 +89,6 @@ async fn of_the_server(app: &App) -> Result<Vec<Template>, ApiError> {
     let catalogue = app.builds.catalogue().await?;
     let catalogue = catalogue.into_iter().map(|entry| of_catalogue(app, entry));
     Ok(known.iter().map(|template| of_server(app, template)).chain(catalogue).collect())
-}
-
-/// A template of the catalogue. Its ids belong to a project that nobody sees, so its name is its id.
-fn of_catalogue(app: &App, entry: CatalogueEntry) -> Template {
-    let (definition, state) = (entry.definition, catalogue::state(&entry).to_string());
-    let last_build = entry.newest.map(|row| {
-        let build = shown_build(app, row);
-        TemplateBuild { template_id: definition.name.clone(), created_by: None, ..build }
-    });
-    let ready = entry.ready.as_ref();
-    Template {
-        id: definition.name.clone(),
-        name: definition.name.clone(),
-        kind: SERVER.to_string(),
-        state,
-        summary: Some(definition.summary.clone()),
-        build: ready.map(|row| crate::template_builds::shown_id(row.id)),
-        is_default: definition.name == app.default_template,
-        user: ready.map(|_| "user".to_string()),
-        workdir: None,
-        tags: ready.map(|_| coffer_fleet::DEFAULT_TAG.to_string()).into_iter().collect(),
-        cpu_count: definition.cpus.unwrap_or(app.limits.cpu_count),
-        memory_mib: definition.memory_mib.unwrap_or(app.limits.memory_mib),
-        disk_mib: app.limits.disk_mib,
-        added_bytes: None,
-        build_count: u64::from(ready.is_some()),
-        spawn_count: 0,
-        last_spawned_at: None,
-        created_by: None,
-        created_at: ready.map(|row| rfc3339(row.created_ms)),
-        updated_at: ready.map(|row| rfc3339(row.ended_ms.unwrap_or(row.created_ms))),
-        last_build,
-    }
 }
 
 /// One template, by its id or name.

@@ -1,6 +1,6 @@
 //! Instructions of a Dockerfile, each in one piece: continued lines joined, comments gone, heredocs attached.
 
-use super::BadDockerfile;
+use super::error::BadDockerfile;
 use super::words::split;
 
 /// One instruction.

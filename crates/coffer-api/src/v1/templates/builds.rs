@@ -9,12 +9,12 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::{Sse, sse};
 use coffer_core::clock::rfc3339;
-use coffer_core::{BuildId, BuildLogLevel, BuildSource, BuildState, Code};
+use coffer_core::{BuildId, BuildLogLevel, BuildState, Code};
 use coffer_store::{BuildFilter, BuildLogLine, BuildRow, ProjectScope};
 use futures_util::Stream;
 use http::HeaderMap;
 
-use super::own;
+use super::show::{own, shown_build};
 use crate::app::App;
 use crate::auth::{Caller, Read, Write};
 use crate::error::ApiError;
@@ -24,7 +24,7 @@ use crate::v1::events::{KeyWatch, after};
 use crate::v1::page::Part;
 use coffer_api_types::events::AfterQuery;
 use coffer_api_types::templates::{
-    TemplateBuild, TemplateBuildFailure, TemplateBuildLine, TemplateBuildLogQuery, TemplateBuildQuery,
+    TemplateBuild, TemplateBuildLine, TemplateBuildLogQuery, TemplateBuildQuery,
 };
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 
@@ -34,37 +34,6 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Lines read at once for a stream.
 const AT_ONCE: u32 = 200;
-
-pub(super) fn shown_build(app: &App, row: BuildRow) -> TemplateBuild {
-    let plan = row.plan.as_ref();
-    let failure = row.failure.map(|failure| {
-        let step = failure.step.as_deref().and_then(|step| step.parse::<usize>().ok());
-        let line = step.and_then(|step| plan?.steps.get(step.checked_sub(1)?)?.line);
-        TemplateBuildFailure { message: failure.message, step: failure.step, line }
-    });
-    TemplateBuild {
-        id: shown_id(row.id),
-        template_id: row.template.to_string(),
-        template: row.template_name,
-        state: row.state.as_str().to_string(),
-        tags: row.tags,
-        from: plan.map(|plan| match &plan.source {
-            BuildSource::Image(name) => name.clone(),
-            BuildSource::Template(name) => format!("template://{name}"),
-            BuildSource::Archive(hash) => format!("archive://{hash}"),
-        }),
-        step_count: plan.map(|plan| plan.steps.len() as u64),
-        cpu_count: row.size.cpu_count.unwrap_or(app.limits.cpu_count),
-        memory_mib: row.size.memory_mib.unwrap_or(app.limits.memory_mib),
-        disk_mib: row.size.disk_mib.unwrap_or(app.limits.disk_mib),
-        failure,
-        log_lines: u64::try_from(row.log_lines).unwrap_or(0),
-        created_by: row.created_by,
-        created_at: rfc3339(row.created_ms),
-        started_at: row.started_ms.map(rfc3339),
-        ended_at: row.ended_ms.map(rfc3339),
-    }
-}
 
 fn shown_line((number, line): (i64, BuildLogLine)) -> TemplateBuildLine {
     TemplateBuildLine {

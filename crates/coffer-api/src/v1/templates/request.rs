@@ -11,7 +11,7 @@ use coffer_core::{BuildPlan, BuildStep, BuildStepKind, StartCommand};
 use coffer_store::{NewBuild, ProjectScope, TemplateSize};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
-use super::shown_build;
+use super::show::shown_build;
 use crate::app::App;
 use crate::auth::{Caller, Write};
 use crate::body::Checked;
