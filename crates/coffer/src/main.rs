@@ -18,6 +18,7 @@ mod doctor;
 mod egress;
 mod git;
 mod logging;
+mod mcp;
 mod node;
 mod own_directory;
 mod preflight;
@@ -53,6 +54,8 @@ enum Verb {
     Template(template::Template),
     /// Look for what keeps an installation from working, and say the line that fixes it
     Doctor(doctor::Doctor),
+    /// Serve tools to MCP clients: Claude Code, Cursor, VS Code and others
+    Mcp(mcp::Mcp),
     /// The privileged part that creates sandboxes (started by `up`)
     #[command(hide = true)]
     Node(node::Node),
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Verb::Config(config) => config.run(&sources),
         Verb::Template(template) => template.run(&sources),
         Verb::Doctor(doctor) => return ended(doctor.run(&sources)),
+        Verb::Mcp(mcp) => mcp.run(),
         Verb::Node(node) => node.run(),
         Verb::Preflight(preflight) => preflight.run(),
         Verb::Server(server) => server.run(),
