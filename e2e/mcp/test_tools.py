@@ -9,15 +9,13 @@ import time
 import httpx
 import httpx2
 import pytest
-from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from coffer_up import binary
+from mcp import ClientSession, StdioServerParameters
 
-TOOLS = """create_sandbox list_sandboxes snapshot_sandbox fork_sandbox destroy_sandbox run_command start_process
-read_process read_file write_file list_files search_files git_clone git_diff git_commit open_pull_request compare_forks
-create_task start_task list_tasks get_task""".split()
+TOOLS = ["create_sandbox", "list_sandboxes", "snapshot_sandbox", "fork_sandbox", "destroy_sandbox", "run_command", "start_process", "read_process", "read_file", "write_file", "list_files", "search_files", "git_clone", "git_diff", "git_commit", "open_pull_request", "compare_forks", "create_task", "start_task", "list_tasks", "get_task"]
 
 
 @contextlib.asynccontextmanager
