@@ -39,6 +39,9 @@ pub struct App {
     pub listings: Shares<ProjectId>,
     /// Pool for WebSockets.
     pub sockets: Shares<ProjectId>,
+    pub mcp: crate::mcp::Mcp,
+    /// Pool for sessions of MCP clients.
+    pub mcp_sessions: Shares<ProjectId>,
     pub commands: Arc<Commands>,
     pub exec: Exec,
     pub telemetry: Arc<Telemetry>,

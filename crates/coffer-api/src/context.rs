@@ -165,7 +165,9 @@ pub(super) async fn accompany(
     if stranger && answer.status() == StatusCode::UNAUTHORIZED {
         tracing::debug!(request.id = %id, %method, "refused a request without a valid key");
     }
-    let changes = is_told(&method, answer.status());
+    let changes = is_told(&method, answer.status())
+        // The requests that a tool makes are recorded, each with its route and subject.
+        && !(route.as_deref() == Some(super::mcp::ROUTE) && answer.status().is_success());
     if !stranger && (changes || route.as_deref().is_some_and(|route| READS.contains(&route))) {
         let record = AuditRecord {
             id,

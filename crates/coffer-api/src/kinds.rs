@@ -116,6 +116,8 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("POST", "/git/{project}/{repository}/info/lfs/objects/batch", PROJECT),
     ("GET PUT", "/git/{project}/{repository}/info/lfs/objects/{oid}", PROJECT),
     ("*", "/git/{project}/{repository}/info/lfs/{*rest}", PROJECT),
+    // Tools for models. Each call of one is a request of its own with the same key, to a route of this table.
+    ("GET POST DELETE", "/mcp", PROJECT),
     // The installation.
     ("GET", "/metrics", OPERATOR),
     ("GET", "/api/v1/host", PROJECT),

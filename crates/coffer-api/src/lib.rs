@@ -26,6 +26,7 @@ mod kinds;
 mod lfs;
 mod list;
 mod logs;
+mod mcp;
 mod metrics;
 mod names;
 mod query;
@@ -55,6 +56,7 @@ use coffer_core::Code;
 pub use e2b::{E2B_ROUTES, E2bRoute, Support};
 use error::ApiError;
 use error::Shape;
+pub use mcp::Mcp;
 pub use ui::UiFile;
 
 /// The refusal for a request that got no place on the port, in our own shape.
@@ -125,13 +127,16 @@ pub fn router(app: App, ui: &'static [UiFile]) -> Router {
         };
         routes.layer(axum::middleware::from_fn_with_state(app.clone(), accompany))
     };
-    accompanied(e2b, Shape::E2b)
+    let routes = accompanied(e2b, Shape::E2b)
         .merge(accompanied(v1::router().method_not_allowed_fallback(wrong_method), Shape::Own))
         .merge(accompanied(git::router(), Shape::Plain))
         .merge(accompanied(lfs::router(), Shape::Lfs))
         .merge(accompanied(ui::router(ui), Shape::Own))
         .layer(axum::middleware::from_fn(browser::admit))
-        .with_state(app.clone())
+        .with_state(app.clone());
+    // Its tools call the other routes, so it is not among them. Pages of other sites may not read its answers.
+    let mcp = accompanied(mcp::router(routes.clone()).method_not_allowed_fallback(wrong_method), Shape::Own);
+    routes.merge(mcp.with_state(app))
 }
 
 async fn unknown(method: Method, uri: Uri) -> ApiError {

@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::connection::{Body, Flow, Server, empty, full};
+use crate::connection::{Body, Flow, Server, Transport, empty, full};
 use crate::error::{Error, Refusal};
 
 /// The longest answer that is read as a whole.
@@ -30,12 +30,12 @@ pub struct Client {
 impl Client {
     /// `url` is the server's address, such as `https://coffer.example.com`. Connects to nothing yet.
     pub fn new(url: &str, key: Option<&str>) -> Result<Self, Error> {
-        let key = key.map(|key| {
-            let mut key = HeaderValue::from_str(key).map_err(|_| Error::BadKey)?;
-            key.set_sensitive(true);
-            Ok(key)
-        });
-        Ok(Self { server: Arc::new(Server::parse(url)?), key: key.transpose()? })
+        Ok(Self { server: Arc::new(Server::parse(url)?), key: key.map(header_of).transpose()? })
+    }
+
+    /// A client whose requests go through `transport`; `url` is what the server is called.
+    pub fn through(transport: Arc<dyn Transport>, url: &str, key: Option<&str>) -> Result<Self, Error> {
+        Ok(Self { server: Arc::new(Server::behind(url, transport)?), key: key.map(header_of).transpose()? })
     }
 
     /// The server's URL, without a slash at its end.
@@ -160,6 +160,12 @@ impl Client {
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Error> {
         self.tell(Method::DELETE, path, None::<&()>).await
     }
+}
+
+fn header_of(key: &str) -> Result<HeaderValue, Error> {
+    let mut key = HeaderValue::from_str(key).map_err(|_| Error::BadKey)?;
+    key.set_sensitive(true);
+    Ok(key)
 }
 
 /// The path of a route below `/api/v1`; every part is encoded, so that none of them can add another.

@@ -37,9 +37,17 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
+/// Another way to the server than a connection: a server that calls itself has one.
+pub trait Transport: std::fmt::Debug + Send + Sync {
+    fn send(&self, request: Request<Body>)
+    -> futures_util::future::BoxFuture<'_, io::Result<Response<Body>>>;
+}
+
 /// The server's address, and connections to it.
 #[derive(Debug)]
 pub(crate) struct Server {
+    /// Instead of connections.
+    transport: Option<Arc<dyn Transport>>,
     /// Without a slash at its end.
     pub(crate) url: String,
     pub(crate) host: String,
@@ -81,6 +89,7 @@ impl Server {
         let prefix = uri.path().trim_end_matches('/').to_string();
         let (scheme, authority) = (if is_tls { "https" } else { "http" }, authority.as_str().to_string());
         Ok(Self {
+            transport: None,
             url: format!("{scheme}://{authority}{prefix}"),
             host,
             port,
@@ -90,6 +99,11 @@ impl Server {
             tls: OnceLock::new(),
             idle: Mutex::new(Vec::new()),
         })
+    }
+
+    /// The server behind `transport`; `url` is what it is called.
+    pub(crate) fn behind(url: &str, transport: Arc<dyn Transport>) -> Result<Self, Error> {
+        Ok(Self { transport: Some(transport), ..Self::parse(url)? })
     }
 
     pub(crate) fn is_tls(&self) -> bool {
@@ -156,6 +170,11 @@ impl Server {
 
     /// Sends a request. An idle connection that had ended meanwhile is replaced: it did not take the request.
     pub(crate) async fn send(self: &Arc<Self>, mut request: Request<Body>) -> Result<Response<Flow>, Error> {
+        if let Some(transport) = &self.transport {
+            let answer =
+                transport.send(request).await.map_err(|error| Error::BrokenOff(Some(Box::new(error))))?;
+            return Ok(answer.map(|body| Flow { source: Source::Within(body), server: self.clone() }));
+        }
         while let Some(mut connection) = self.take_idle() {
             match connection.sender.try_send_request(request).await {
                 Ok(answer) => return Ok(self.flow(answer, connection)),
@@ -171,7 +190,8 @@ impl Server {
     }
 
     fn flow(self: &Arc<Self>, answer: Response<Incoming>, connection: Connection) -> Response<Flow> {
-        answer.map(|body| Flow { body, connection: Some(connection), server: self.clone() })
+        let source = |body| Source::Wire(body, Some(connection));
+        answer.map(|body| Flow { source: source(body), server: self.clone() })
     }
 }
 
@@ -208,27 +228,40 @@ struct Connection {
 /// The body of an answer, piece by piece. Dropping it before its end closes the connection.
 #[derive(Debug)]
 pub struct Flow {
-    body: Incoming,
-    connection: Option<Connection>,
+    source: Source,
     server: Arc<Server>,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// With its connection, until the end.
+    Wire(Incoming, Option<Connection>),
+    /// Of a [`Transport`].
+    Within(Body),
 }
 
 impl Flow {
     /// The next piece; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
-            match self.body.frame().await {
-                None => {
-                    if let Some(connection) = self.connection.take() {
-                        self.server.give_back(connection);
+            let frame = match &mut self.source {
+                Source::Wire(body, connection) => match body.frame().await {
+                    None => {
+                        if let Some(connection) = connection.take() {
+                            self.server.give_back(connection);
+                        }
+                        return Ok(None);
                     }
-                    return Ok(None);
-                }
-                Some(Err(error)) => return Err(Error::BrokenOff(Some(Box::new(error)))),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if !data.is_empty() => return Ok(Some(data)),
-                    _ => {}
+                    Some(frame) => frame.map_err(|error| Error::BrokenOff(Some(Box::new(error))))?,
                 },
+                Source::Within(body) => match body.frame().await {
+                    None => return Ok(None),
+                    Some(frame) => frame.map_err(|error| Error::BrokenOff(Some(Box::new(error))))?,
+                },
+            };
+            match frame.into_data() {
+                Ok(data) if !data.is_empty() => return Ok(Some(data)),
+                _ => {}
             }
         }
     }

@@ -91,8 +91,8 @@ impl Follow {
 
 /// Puts messages together from bytes that come in any pieces.
 #[derive(Debug, Default)]
-struct Lines {
-    held: Vec<u8>,
+pub(crate) struct Lines {
+    pub(crate) held: Vec<u8>,
     /// How much of `held` was searched for the end of a line.
     seen: usize,
     message: Message,
@@ -100,7 +100,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn message(&mut self) -> Result<Option<Message>, Error> {
+    pub(crate) fn message(&mut self) -> Result<Option<Message>, Error> {
         while let Some(end) = self.held[self.seen..].iter().position(|&byte| byte == b'\n') {
             let end = self.seen + end;
             let line = String::from_utf8_lossy(&self.held[..end]).trim_end_matches('\r').to_string();

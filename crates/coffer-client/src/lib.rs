@@ -41,12 +41,14 @@ mod error;
 mod follow;
 mod pages;
 mod process;
+mod run;
 mod wire;
 
 pub use api::{FileContent, FileKind, Upload};
 pub use client::Client;
-pub use connection::{Body, Flow, empty, full};
+pub use connection::{Body, Flow, Transport, empty, full};
 pub use error::{Error, Refusal};
 pub use follow::{Follow, Message};
 pub use pages::Pages;
 pub use process::{Command, End, Guest, Handle, Input, Output, Process, Signal, TerminalSize};
+pub use run::{Run, RunEnd, RunStep};

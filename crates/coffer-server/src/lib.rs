@@ -371,6 +371,8 @@ pub async fn serve(
         journals: pools.shares(pool::LOG_READS),
         listings: pools.shares(pool::FILE_LISTS),
         sockets: pools.shares(pool::EVENT_SOCKETS),
+        mcp: coffer_api::Mcp::new(stop.child_token()),
+        mcp_sessions: pools.shares(pool::MCP_SESSIONS),
         commands,
         exec,
         telemetry: telemetry.clone(),

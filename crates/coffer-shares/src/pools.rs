@@ -67,6 +67,9 @@ pools! {
         Some("limits.pools.log_files");
     EVENT_SOCKETS = "event_sockets", "open event sockets", 8192, 4096, Wait::Never,
         Some("limits.pools.event_sockets");
+    /// A session that nobody uses ends after ten minutes.
+    MCP_SESSIONS = "mcp_sessions", "open MCP sessions over HTTP", 1024, 256, Wait::Never,
+        Some("limits.pools.mcp_sessions");
     ARTIFACT_UPLOADS = "artifact_uploads", "artifacts being uploaded", 64, 8, Wait::secs(10),
         Some("limits.pools.artifact_uploads");
     ARTIFACT_TEXTS = "artifact_texts", "results of runs being saved", 8, 4, Wait::UntilFree,

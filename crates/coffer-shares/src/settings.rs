@@ -24,6 +24,8 @@ pub struct PoolSettings {
     pub log_files: usize,
     /// Open event sockets.
     pub event_sockets: usize,
+    /// Open MCP sessions over HTTP.
+    pub mcp_sessions: usize,
     /// Artifacts being uploaded.
     pub artifact_uploads: usize,
     /// Results of runs being saved.
@@ -63,6 +65,7 @@ impl Default for PoolSettings {
             redaction: pool::REDACTION.total,
             log_files: pool::LOG_FILES.total,
             event_sockets: pool::EVENT_SOCKETS.total,
+            mcp_sessions: pool::MCP_SESSIONS.total,
             artifact_uploads: pool::ARTIFACT_UPLOADS.total,
             artifact_texts: pool::ARTIFACT_TEXTS.total,
             host_calls: pool::HOST_CALLS.total,
@@ -91,6 +94,7 @@ impl PoolSettings {
             "redaction" => self.redaction,
             "log_files" => self.log_files,
             "event_sockets" => self.event_sockets,
+            "mcp_sessions" => self.mcp_sessions,
             "artifact_uploads" => self.artifact_uploads,
             "artifact_texts" => self.artifact_texts,
             "host_calls" => self.host_calls,

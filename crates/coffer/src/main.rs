@@ -19,6 +19,7 @@ mod doctor;
 mod egress;
 mod git;
 mod logging;
+mod mcp;
 mod node;
 mod own_directory;
 mod preflight;
@@ -58,6 +59,8 @@ enum Verb {
     Doctor(doctor::Doctor),
     #[command(flatten)]
     Client(coffer_cli::Verb),
+    /// Serve tools to MCP clients: Claude Code, Cursor, VS Code and others
+    Mcp(mcp::Mcp),
     /// The privileged part that creates sandboxes (started by `up`)
     #[command(hide = true)]
     Node(node::Node),
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Template(template) => return ended(template.run(&sources)),
         Verb::Doctor(doctor) => return ended(doctor.run(&sources)),
         Verb::Client(verb) => return verb.run(<Arguments as clap::CommandFactory>::command),
+        Verb::Mcp(mcp) => mcp.run(),
         Verb::Node(node) => node.run(),
         Verb::Preflight(preflight) => preflight.run(),
         Verb::Server(server) => server.run(),

@@ -2,10 +2,13 @@
 
 use coffer_api_types::Event;
 use coffer_api_types::events::{AfterQuery, EventQuery};
-use coffer_api_types::exec::{NewCommand, Process, Ran, SignalQuery, WatchQuery};
-use coffer_api_types::executions::{Execution, ExecutionQuery, PlaceQuery};
+use coffer_api_types::exec::{NewCommand, Process, Ran, Running, SignalQuery, WatchQuery};
+use coffer_api_types::executions::{Execution, ExecutionQuery, OutputQuery, PlaceQuery};
 use coffer_api_types::forks::{Family, Fork, NewFork};
-use coffer_api_types::git::{DiffQuery, WorkTree, WorkTreeDiff};
+use coffer_api_types::git::{
+    Cloned, Committed, DiffQuery, NewClone, NewCommit, NewPullRequest, NewPush, PullRequest, Pushed,
+    WorkTree, WorkTreeDiff,
+};
 use coffer_api_types::host::{Health, Host};
 use coffer_api_types::logs::{FoundLine, LogLine, LogQuery};
 use coffer_api_types::sandboxes::{
@@ -14,10 +17,12 @@ use coffer_api_types::sandboxes::{
 use coffer_api_types::snapshots::{NewSnapshot, RollbackBody, Snapshot, SnapshotQuery};
 use http::Method;
 
+use crate::api::FileContent;
 use crate::client::{Client, at, encode, with_query};
 use crate::error::Error;
 use crate::follow::Follow;
 use crate::pages::Pages;
+use crate::run::Run;
 
 impl Client {
     /// Whether the server runs, and its version. Needs no key.
@@ -110,6 +115,22 @@ impl Client {
         self.call(Method::POST, &at(["sandboxes", id, "exec"]), Some(command)).await
     }
 
+    /// Runs a command that has `background` set; returns as soon as it runs.
+    pub async fn exec_in_background(&self, id: &str, command: &NewCommand) -> Result<Running, Error> {
+        self.call(Method::POST, &at(["sandboxes", id, "exec"]), Some(command)).await
+    }
+
+    /// Runs a command and returns its output as text while it runs. It keeps running if the result is dropped.
+    pub async fn exec_stream(&self, id: &str, command: &NewCommand) -> Result<Run, Error> {
+        Run::start(self, &at(["sandboxes", id, "exec"]), command).await
+    }
+
+    /// The stored bytes of an execution's output, to the end.
+    pub async fn execution_output(&self, id: &str, query: &OutputQuery) -> Result<FileContent, Error> {
+        let query = encode(&OutputQuery { raw: Some(true), ..query.clone() });
+        self.content(&with_query(at(["executions", id, "output"]), &query)).await
+    }
+
     /// Running processes that clients started. Wakes nothing.
     pub fn processes(&self, id: &str) -> Pages<Process> {
         self.list(at(["sandboxes", id, "processes"]), &WatchQuery { watch: Some(true) }).at_once()
@@ -169,5 +190,22 @@ impl Client {
 
     pub async fn git_diff(&self, id: &str, query: &DiffQuery) -> Result<WorkTreeDiff, Error> {
         self.get(&with_query(at(["sandboxes", id, "diff"]), &encode(query))).await
+    }
+
+    pub async fn git_clone(&self, id: &str, new: &NewClone) -> Result<Cloned, Error> {
+        self.call(Method::POST, &at(["sandboxes", id, "clone"]), Some(new)).await
+    }
+
+    pub async fn git_commit(&self, id: &str, new: &NewCommit) -> Result<Committed, Error> {
+        self.call(Method::POST, &at(["sandboxes", id, "commit"]), Some(new)).await
+    }
+
+    pub async fn git_push(&self, id: &str, new: &NewPush) -> Result<Pushed, Error> {
+        self.call(Method::POST, &at(["sandboxes", id, "push"]), Some(new)).await
+    }
+
+    /// Opens a pull request from a branch that was pushed, or returns the open one.
+    pub async fn git_propose(&self, id: &str, new: &NewPullRequest) -> Result<PullRequest, Error> {
+        self.call(Method::POST, &at(["sandboxes", id, "pr"]), Some(new)).await
     }
 }

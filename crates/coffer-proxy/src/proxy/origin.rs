@@ -18,9 +18,10 @@ use super::answer::{Reader, Refusal};
 use super::head;
 
 /// First segments of the paths that the server answers itself.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "ui",
     "api",
+    "mcp",
     "git",
     "metrics",
     "health",
