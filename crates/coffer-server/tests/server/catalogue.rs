@@ -30,6 +30,7 @@ async fn built_before(app: &TestApp, name: &str) -> SnapshotId {
         snapshot["snapshotID"].as_str().unwrap().split(':').next().unwrap().parse().unwrap();
     app.as_key(&key, Method::DELETE, &format!("/sandboxes/{sandbox}"), Value::Null).await.expect(204);
     let new = NewBuild {
+        summary: None,
         name: Some(name.to_string()),
         tags: Vec::new(),
         size: TemplateSize::default(),
@@ -39,7 +40,7 @@ async fn built_before(app: &TestApp, name: &str) -> SnapshotId {
     let source = BuildSource::Template("debian-12".into());
     let plan = BuildPlan { source, steps: Vec::new(), start: None, force: false, platform: None };
     app.store.start_build(&scope, build.template, build.id, plan, None).await.unwrap().unwrap();
-    app.store.finish_build(&operator, build.id, snapshot).await.unwrap().unwrap();
+    app.store.finish_build(&operator, build.id, snapshot, None).await.unwrap().unwrap();
     snapshot
 }
 
@@ -134,6 +135,7 @@ async fn what_a_project_had_by_that_name_stays_its_own() {
     let own = snapshot(&app, &sandbox, json!({})).await["id"].as_str().unwrap().to_string();
     let own: SnapshotId = own.parse().unwrap();
     let new = NewBuild {
+        summary: None,
         name: Some("python".into()),
         tags: Vec::new(),
         size: TemplateSize::default(),
@@ -143,7 +145,7 @@ async fn what_a_project_had_by_that_name_stays_its_own() {
     let source = BuildSource::Template("base".into());
     let plan = BuildPlan { source, steps: Vec::new(), start: None, force: false, platform: None };
     app.store.start_build(&scope, build.template, build.id, plan, None).await.unwrap().unwrap();
-    app.store.finish_build(&app.store.operator(), build.id, own).await.unwrap().unwrap();
+    app.store.finish_build(&app.store.operator(), build.id, own, None).await.unwrap().unwrap();
     built_before(&app, "python").await;
     let made = app.post("/v2/sandboxes", json!({"templateID": "python"})).await.expect(201).json();
     assert_eq!(app.row(made["sandboxID"].as_str().unwrap()).await.origin.unwrap().snapshot, own);
