@@ -98,7 +98,8 @@ pub struct NewTemplateBuild {
     pub disk_mib: Option<u64>,
     /// Runs every step, also those whose results are cached.
     pub force: bool,
-    /// Names of secrets of the project. Every `RUN` has them as variables of the same name, only while it runs.
+    /// Names of secrets of the project. Every `RUN` has them as variables of the same name, with `_` for `-` and `.`,
+    /// only while it runs.
     pub secrets: Vec<String>,
     /// The platform of an image that has several; that of the host by default.
     #[schema(example = "linux/amd64")]

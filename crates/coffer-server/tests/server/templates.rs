@@ -52,6 +52,10 @@ async fn names(app: &TestApp, query: &str) -> Vec<String> {
     items.map(|template| template["name"].as_str().unwrap().to_string()).collect()
 }
 
+fn uuid(build: &str) -> coffer_core::BuildId {
+    coffer_core::BuildId::from_uuid(build.parse().unwrap())
+}
+
 async fn upload(app: &TestApp, bytes: &'static [u8]) -> Answer {
     let request = app.request(Method::POST, "/api/v1/template-files");
     app.send(request.body(Full::from(bytes)).unwrap()).await
@@ -276,6 +280,16 @@ async fn secrets_are_variables_of_one_command_and_never_in_the_log() {
     app.put("/api/v1/secrets/npm-token", json!({"value": "another-value"})).await.expect(200);
     let third = build(&app, body).await;
     assert_eq!(cached(messages(&app, &third.id).await).await, 2);
+    // Named for the whole build, it has a name that a shell can read.
+    let steps = json!([{"kind": "RUN", "args": ["echo another-value"]}]);
+    let whole = json!({"from": "template://base", "steps": steps, "secrets": ["npm-token"]});
+    let whole: RequestedTemplateBuild = app.post(TEMPLATES, whole).await.expect(202).read();
+    let build = app.store.build(&app.scope().await, None, uuid(&whole.build.id)).await.unwrap().unwrap();
+    let named = &build.plan.unwrap().steps[0].secrets;
+    assert_eq!(named, &[("npm_token".to_string(), "npm-token".to_string())].into());
+    assert_eq!(ended(&app, &whole.build.id).await.state, "ready");
+    let log = messages(&app, &whole.build.id).await;
+    assert!(log.contains(&"[redacted]".to_string()), "{log:?}");
     let used = app.get("/api/v1/audit?action=secret.used").await.expect(200).json();
     assert!(!used["items"].as_array().unwrap().is_empty(), "{used}");
 }

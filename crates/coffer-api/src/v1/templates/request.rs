@@ -161,7 +161,9 @@ fn plan(new: NewTemplateBuild) -> Result<(BuildPlan, Vec<String>), ApiError> {
     plan.start = (start.command.is_some() || start.ready.is_some()).then_some(start);
     for step in plan.steps.iter_mut().filter(|step| step.kind == BuildStepKind::Run) {
         for name in &new.secrets {
-            step.secrets.entry(name.clone()).or_insert_with(|| name.clone());
+            // A shell cannot read a variable with a dash or a dot in its name.
+            let variable = name.replace(['-', '.'], "_");
+            step.secrets.entry(variable).or_insert_with(|| name.clone());
         }
     }
     Ok((plan, warnings))
