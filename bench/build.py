@@ -291,7 +291,7 @@ def measure(report: Report, start, home: Path, quick: bool):
     host = json.dumps(f"127.0.0.1:{port}")
     config = home / "coffer.toml"
     config.write_text(f"[registries]\nprivate_hosts = [{host}]\nplain_http = [{host}]\n")
-    options = ["--pool-size", "4GiB" if quick else "12GiB", "--sandbox-disk", "3GiB", "--config", str(config)]
+    options = ["--pool-size", "4GiB" if quick else "10GiB", "--sandbox-disk", "3GiB", "--config", str(config)]
     up = start("builds-data", *options, "--set", "limits.quotas.storage=100GiB")
     builder = Builder(up)
     with ExitStack() as cleanup:
