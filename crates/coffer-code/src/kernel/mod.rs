@@ -1,6 +1,7 @@
 //! A kernel: starts, runs one piece of code at a time, is interrupted, dies.
 
 mod bash;
+mod call;
 mod ending;
 mod jupyter;
 mod message;
