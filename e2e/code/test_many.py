@@ -52,7 +52,8 @@ def test_no_result_is_lost_or_given_twice(make, eventually):
         if done.error is None:
             assert done.text == str(call * 3) and "".join(done.logs.stdout) == f"{call}\n"
         else:
-            assert done.error.name == "ContextRestarting", done.error
+            # The second one if a kernel was killed at each of three starts, which a busy machine makes long.
+            assert done.error.name in ("ContextRestarting", "ContextStartFailed"), done.error
             interrupted += 1
     assert interrupted <= KILLS
     # Each context has one kernel again, and nothing else is left.

@@ -25,6 +25,9 @@ const SOUND: Duration = Duration::from_secs(5);
 /// After so many of them in a row only a call starts another one.
 const FAILURES: u32 = 3;
 
+/// How often a call tries to start a kernel: the first may be killed while it starts.
+const STARTS: u32 = 3;
+
 /// What all contexts share.
 #[derive(Debug)]
 pub(crate) struct World {
@@ -151,7 +154,14 @@ impl Context {
             let identity = place.identity();
             let known = self.world.envs.known(&identity);
             let known = known.as_deref().map(|variables| (identity.as_str(), variables));
-            let kernel = Kernel::start(self.language, place, &self.directory, known).await?;
+            let mut left = STARTS;
+            let kernel = loop {
+                left -= 1;
+                match Kernel::start(self.language, place, &self.directory, known).await {
+                    Err(error) if left > 0 && may_pass(&error) => {}
+                    started => break started?,
+                }
+            };
             let process = Arc::clone(kernel.process());
             *self.process.lock() = Some(Arc::clone(&process));
             if self.removed.load(Ordering::Acquire) {
@@ -179,6 +189,14 @@ impl Context {
             }
         })
     }
+}
+
+/// Whether another try may succeed: what is missing stays so, and nobody waits twice for what does not answer.
+fn may_pass(error: &io::Error) -> bool {
+    !matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::TimedOut
+    )
 }
 
 async fn run(kernel: &mut Kernel, call: &Call, sandbox: Option<(&str, &Variables)>, sink: &Sink) -> Ended {

@@ -10,16 +10,15 @@ use std::time::Duration;
 
 use rand::Rng as _;
 use rustix::process::Signal;
-use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 use uuid::Uuid;
 use zeromq::{DealerSocket, Socket as _, SocketRecv as _, SocketSend as _, SubSocket};
 
+use super::call::Call;
 use super::ending::{Ended, Stopping, abandoned};
-use super::message::{Message, Signer};
+use super::message::Signer;
 use crate::language::{Interrupt, Language};
-use crate::line::{Bundle, Line};
 use crate::place::Place;
 use crate::process::Process;
 use crate::stream::Sink;
@@ -29,8 +28,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// After its reply a kernel says that it is idle. If that message was lost, the call ends all the same.
 const LATE: Duration = Duration::from_secs(3);
-/// The longest text of a line.
-const PIECE: usize = 1 << 20;
 /// How long code may ignore interrupts. Deno cannot interrupt code that awaits.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MESSAGE: Duration = Duration::from_secs(3);
@@ -113,37 +110,6 @@ impl Endpoints {
             tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.ports[number])).await.is_ok()
         }
     }
-}
-
-#[derive(Deserialize)]
-struct Stream<'a> {
-    #[serde(borrow)]
-    name: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
-    text: std::borrow::Cow<'a, str>,
-}
-
-#[derive(Deserialize)]
-struct Shown {
-    #[serde(default)]
-    data: Bundle,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Raised {
-    status: String,
-    ename: String,
-    evalue: String,
-    traceback: Vec<String>,
-    payload: Vec<Payload>,
-}
-
-/// What a kernel asks of us. We know one request: to end it.
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Payload {
-    source: String,
 }
 
 impl Jupyter {
@@ -230,11 +196,10 @@ impl Jupyter {
             self.process.kill();
             return Ended::Died;
         }
-        let mut call =
-            Call { id, sink, replied: false, idle: false, raised: false, unpublished: None, leaves: false };
+        let mut call = Call::new(id, sink);
         let mut stopping = None;
         let mut late = Instant::now();
-        while !(call.replied && call.idle) {
+        while !call.is_over() {
             tokio::select! {
                 biased;
                 message = self.iopub.recv() => match message {
@@ -267,15 +232,16 @@ impl Jupyter {
                     }
                     self.interrupt().await;
                 }
-                () = tokio::time::sleep_until(late), if call.replied => break,
+                () = tokio::time::sleep_until(late), if call.has_reply() => break,
             }
         }
-        if call.leaves {
+        if call.leaves() {
             self.process.kill();
             self.process.ended().await;
             return Ended::Died;
         }
-        call.end()
+        call.end();
+        Ended::Done
     }
 
     fn patience(&self) -> Duration {
@@ -295,108 +261,6 @@ impl Jupyter {
             }
         }
     }
-}
-
-/// A call that waits for its end.
-struct Call<'a> {
-    id: String,
-    sink: Option<&'a Sink>,
-    replied: bool,
-    idle: bool,
-    raised: bool,
-    /// The error of the reply, which may overtake the published one.
-    unpublished: Option<Raised>,
-    /// The code has asked its kernel to end.
-    leaves: bool,
-}
-
-impl Call<'_> {
-    /// A message that all clients of a kernel get.
-    fn take(&mut self, message: &Message) {
-        if message.parent != self.id {
-            return;
-        }
-        if message.kind == "status" {
-            #[derive(Deserialize)]
-            struct Status {
-                execution_state: String,
-            }
-            self.idle |= message.content::<Status>().is_some_and(|status| status.execution_state == "idle");
-            return;
-        }
-        let Some(sink) = self.sink else { return };
-        match message.kind.as_str() {
-            "stream" => {
-                if let Some(stream) = message.content::<Stream<'_>>() {
-                    let out = stream.name != "stderr";
-                    for piece in pieces(&stream.text) {
-                        sink.put(&if out { Line::Stdout(piece) } else { Line::Stderr(piece) });
-                    }
-                }
-            }
-            "execute_result" | "display_data" => {
-                if let Some(shown) = message.content::<Shown>() {
-                    sink.put(&Line::Result { data: &shown.data, main: message.kind == "execute_result" });
-                }
-            }
-            "execute_input" => {
-                #[derive(Deserialize)]
-                struct Input {
-                    execution_count: u64,
-                }
-                if let Some(input) = message.content::<Input>() {
-                    sink.put(&Line::Count(input.execution_count));
-                }
-            }
-            "error" => self.raise(&message.content::<Raised>().unwrap_or_default()),
-            _ => {}
-        }
-    }
-
-    /// The answer to us alone. It repeats an error that was published, and is the only word of one that was not.
-    fn take_reply(&mut self, message: &Message) {
-        if message.parent != self.id || message.kind != "execute_reply" {
-            return;
-        }
-        self.replied = true;
-        let raised = message.content::<Raised>().unwrap_or_default();
-        self.leaves = raised.payload.iter().any(|payload| payload.source == "ask_exit");
-        match raised.status.as_str() {
-            "error" => self.unpublished = Some(raised),
-            "abort" | "aborted" => {
-                let value = "the kernel did not run the code".to_string();
-                let raised = Raised { ename: "ExecutionAborted".into(), evalue: value, ..Raised::default() };
-                self.unpublished = Some(raised);
-            }
-            _ => {}
-        }
-    }
-
-    /// All has arrived: an error that was only replied is told now.
-    fn end(mut self) -> Ended {
-        if let Some(raised) = self.unpublished.take().filter(|_| !self.raised) {
-            self.raise(&raised);
-        }
-        Ended::Done
-    }
-
-    fn raise(&mut self, raised: &Raised) {
-        self.raised = true;
-        if let Some(sink) = self.sink {
-            let traceback = raised.traceback.concat();
-            sink.put(&Line::Error { name: &raised.ename, value: &raised.evalue, traceback: &traceback });
-        }
-    }
-}
-
-/// Text in parts that are not too long for a line: a kernel may collect what code prints for a while.
-fn pieces(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE.min(rest.len())));
-        rest = after;
-        (!piece.is_empty()).then_some(piece)
-    })
 }
 
 /// Kills a kernel whose start was given up.
@@ -425,19 +289,4 @@ fn write_connection(path: &Path, endpoints: &Endpoints, key: &str) -> io::Result
     });
     let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     Ok(serde_json::to_writer(file, &connection)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_text_is_cut_between_characters() {
-        let text = "€".repeat(PIECE);
-        let parts: Vec<&str> = pieces(&text).collect();
-        assert!(parts.len() > 3 && parts.iter().all(|part| part.len() <= PIECE));
-        assert_eq!(parts.concat(), text);
-        assert_eq!(pieces("").count(), 0);
-        assert_eq!(pieces("a").collect::<Vec<_>>(), ["a"]);
-    }
 }

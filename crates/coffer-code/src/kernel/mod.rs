@@ -1,6 +1,7 @@
 //! A kernel: starts, runs one piece of code at a time, is interrupted, dies.
 
 mod bash;
+mod call;
 mod ending;
 mod jupyter;
 mod message;
@@ -67,9 +68,10 @@ impl Kernel {
             kernel.identity = known.map(|(identity, _)| identity.to_string());
             Ok(kernel)
         };
-        tokio::time::timeout(START_LIMIT, starting)
-            .await
-            .unwrap_or_else(|_| Err(io::Error::other(format!("it did not answer within {START_LIMIT:?}"))))
+        tokio::time::timeout(START_LIMIT, starting).await.unwrap_or_else(|_| {
+            let why = format!("it did not answer within {START_LIMIT:?}");
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        })
     }
 
     pub(crate) fn process(&self) -> &Arc<Process> {
