@@ -7,7 +7,7 @@ use crate::failure::{Failure, NOT_FOUND};
 use crate::printer::{self, Format, Printer};
 use crate::profile;
 
-/// Which server, and how results look; on every verb that talks to a server.
+// Which server, and how results look; on every verb that talks to a server. No doc comment either.
 #[derive(Debug, Clone, Args)]
 pub struct Remote {
     /// The server; COFFER_URL or the current profile by default. Its key comes from COFFER_API_KEY
@@ -44,7 +44,7 @@ pub struct Remote {
     pub(crate) output: Format,
 }
 
-// A verb's own arguments next to those that all verbs have. No doc comment: clap would show it in place of each verb's.
+// A verb's own arguments next to those that all verbs have. No doc comment: clap would show it as the verb's.
 #[derive(Debug, Args)]
 pub struct With<T: Args> {
     #[command(flatten)]

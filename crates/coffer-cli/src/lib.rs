@@ -49,42 +49,92 @@ use failure::{Failure, INTERRUPTED, Outcome};
 /// What a client can ask of a server.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
+    /// Create a sandbox, run a command in it, and destroy it
     Run(Box<With<exec::Run>>),
+    /// Create a sandbox and print its id
     Create(Box<With<sandboxes::Create>>),
+    /// List sandboxes
     #[command(visible_alias = "list")]
     Ls(With<sandboxes::List>),
+    /// Show a sandbox
     Show(With<sandboxes::Show>),
+    /// Run a command in a sandbox and exit with its exit code
+    ///
+    /// One word is a line for the shell: `coffer exec box 'make test | tail'`. Several are a program and its arguments.
     Exec(Box<With<exec::Exec>>),
+    /// Open a shell in a sandbox
     #[command(visible_alias = "connect")]
     Sh(With<exec::Sh>),
+    /// Copy files and directories into a sandbox, or out of it
+    ///
+    /// One of the two is SANDBOX:PATH, where a relative path is below the user's home; `-` is stdin or stdout.
     Cp(With<cp::Cp>),
+    /// Show the log of a sandbox: output of its commands, and what happened to it
     Logs(With<watch::Logs>),
+    /// Show events of the project
     Events(With<watch::Events>),
+    /// Show what running sandboxes use
     Top(With<watch::Top>),
+    /// Pause a sandbox: its memory and files stay, it uses no processor
     Pause(With<sandboxes::Pause>),
+    /// Resume a paused sandbox
     Resume(With<sandboxes::Resume>),
+    /// Create, list and delete snapshots, and roll a sandbox back to one
     Snapshot(With<sandboxes::Snapshots>),
+    /// Fork a running sandbox: new sandboxes from this moment of it
     Fork(With<sandboxes::Fork>),
+    /// Destroy sandboxes
     #[command(visible_alias = "kill")]
     Rm(With<sandboxes::Remove>),
+    /// List the ports that are open in a sandbox, or forward local ports to them
+    ///
+    /// `coffer ports box` lists. `coffer ports box 8080` serves port 8080 of the sandbox (HTTP and WebSockets) at
+    /// 127.0.0.1:8080 until Ctrl-C; `9000:8080` serves it at 9000.
     Ports(With<ports::Ports>),
+    /// Tasks: work for agents, from a prompt to a pull request
     Task(With<tasks::Tasks>),
+    /// Let agents compete at the same work in forks of one sandbox, and watch them
+    ///
+    /// Ctrl-C cancels the competition. `--detach` leaves it running.
     Compete(Box<With<compete::Compete>>),
+    /// Repositories of the project
     Repo(With<project::Repositories>),
+    /// Coding agents of the project
     Agent(With<agents::Agents>),
+    /// Volumes: directories that outlive sandboxes
     Volume(With<project::Volumes>),
+    /// Secrets of the project
     Secret(With<project::Secrets>),
+    /// API keys of the project
     Key(With<project::Keys>),
+    /// The project, or for operators all projects
     Project(With<project::Projects>),
+    /// Show quotas and how much of them is used; operators set them
     Quota(With<bounds::Quotas>),
+    /// Show what sandboxes used and cost
     Usage(With<bounds::Usage>),
+    /// Budgets: how much the project or a sandbox may cost
     Budget(With<bounds::Budgets>),
+    /// Webhooks: URLs that get events
     Webhook(With<bounds::Webhooks>),
+    /// Show the audit log: which caller did what
     Audit(With<bounds::Audit>),
+    /// Store a server and a key for it
+    ///
+    /// The key comes from a prompt, from stdin if that is a pipe, from --env-file, or by the one-time link that
+    /// `coffer up` prints. No option takes it: arguments are visible to other users of this machine.
     Login(With<login::Login>),
+    /// List, choose and remove profiles
     Profile(With<login::ProfileVerbs>),
+    /// Show the server, the key's project and its role
     Whoami(With<login::WhoAmI>),
+    /// Open the web UI in a browser
+    ///
+    /// With the one-time link that `coffer up` writes to its data directory the browser is signed in.
     Open(With<open::Open>),
+    /// Print a completion script for a shell
+    ///
+    /// For bash: `coffer completion bash > ~/.local/share/bash-completion/completions/coffer`.
     Completion(open::Completion),
 }
 

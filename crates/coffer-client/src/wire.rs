@@ -1,7 +1,8 @@
 //! The messages of agentd's process API that this client uses, and their framing.
 //!
 //! They are those of `coffer-wire/proto/process.proto`, by number. That crate is not used here: its other half is the
-//! node's protocol over Unix sockets, which does not compile everywhere. A test of the binary compares the two.
+//! node's protocol over Unix sockets, which does not compile everywhere. Tests with real sandboxes would fail if the
+//! two differed.
 
 use std::collections::HashMap;
 
