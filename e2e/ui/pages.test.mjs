@@ -23,10 +23,21 @@ mkdirSync(SHOTS, { recursive: true })
 let id
 let task
 let fork
+let volume
+let build
 before(async () => {
   const agent = await api('POST', '/api/v1/agents', { name: 'reviewer' })
   for (const name of ['nightly tests', 'docs']) await makeSandbox({ metadata: { name }, agent_id: agent.id })
-  id = (await makeSandbox({ metadata: { name: 'fix the parser', ticket: 'ABC-17' } })).id
+  const dockerfile = 'FROM e2bdev/base\nRUN echo installed\nRUN echo about to fail; exit 3\n'
+  build = (await api('POST', '/api/v1/templates', { name: 'shop-api', dockerfile })).id
+  await eventually(
+    async () => (await api('GET', `/api/v1/template-builds/${build}`)).state === 'error',
+    () => api('GET', `/api/v1/template-builds/${build}`).then(JSON.stringify),
+  )
+  volume = (await api('POST', '/api/v1/volumes', { name: 'pip-cache', size_mib: 256 })).id
+  await api('POST', '/api/v1/volumes', { name: 'models', size_mib: 128 })
+  const volumes = [{ name: 'pip-cache', path: '/data' }]
+  id = (await makeSandbox({ metadata: { name: 'fix the parser', ticket: 'ABC-17' }, volumes })).id
   await api('POST', `/api/v1/sandboxes/${id}/exec`, {
     command:
       'mkdir -p app/src; echo "print(1)" > app/main.py; cat app/main.py; ls nothing; curl -sm 5 http://192.168.7.7/ ; true',
@@ -186,6 +197,14 @@ test(
       task: `/tasks/${task}`,
       forks: '/forks',
       fork: `/forks/${fork}`,
+      templates: '/templates',
+      template: '/templates/shop-api',
+      'template-of-server': '/templates/base',
+      'template-new': '/templates/new',
+      'template-build': `/templates/shop-api/builds/${build}`,
+      volumes: '/volumes',
+      volume: `/volumes/${volume}`,
+      mount: '/sandboxes?create=true&volume=pip-cache',
       repositories: '/repositories',
       repository: '/repositories/shown',
       pull: '/repositories/shown/pulls/1',

@@ -119,6 +119,17 @@ async function demo() {
     check_command: check,
     entries,
   })
+  const dockerfile =
+    'FROM e2bdev/base\nENV PYTHONUNBUFFERED=1\nRUN git --version && python3 --version\nWORKDIR /srv/shop\nRUN python3 -m venv --without-pip /srv/venv\n'
+  const template = { name: 'shop', summary: 'Python with the shop installed' }
+  const built = async (text) => {
+    const { id } = await api('POST', '/api/v1/templates', { ...template, dockerfile: text })
+    const state = async () => (await api('GET', `/api/v1/template-builds/${id}`)).state
+    await eventually(async () => ['ready', 'error'].includes(await state()), 'the end of a build')
+    return id
+  }
+  await built(dockerfile)
+  const build = await built(`${dockerfile}RUN python3 -m unittest discover -s /srv/shop && ls /srv/shop/money.py\n`)
   for (const name of ['nightly import', 'docs preview']) await makeSandbox({ metadata: { name } })
   const box = await makeSandbox({ metadata: { name: 'try the parser' } })
   const files = { 'shop/money.py': PARSER, 'shop/test_money.py': TEST, 'shop/README.md': '# Shop\n' }
@@ -134,7 +145,7 @@ async function demo() {
   await api('POST', `/api/v1/sandboxes/${box.id}/exec`, { command: commit })
   await eventually(async () => (await api('GET', `/api/v1/tasks/${work.id}`)).state === 'in_review', 'a pull request')
   await eventually(async () => (await api('GET', `/api/v1/sandboxes/fork/${fork.id}`)).state === 'waiting', 'a ranking')
-  return { work: work.id, fork: fork.id, box: box.id }
+  return { work: work.id, fork: fork.id, box: box.id, build }
 }
 
 async function shoot(page, name) {
@@ -165,6 +176,9 @@ await page.setViewportSize({ width: 1440, height: 900 })
 await page.goto(`${process.env.COFFER_URL}/ui/forks/${made.fork}`)
 await page.getByRole('log').getByText('Looks right to me.').waitFor()
 await shoot(page, 'forks')
+await page.goto(`${process.env.COFFER_URL}/ui/templates/shop/builds/${made.build}`)
+await page.getByRole('alert').waitFor()
+await shoot(page, 'build')
 await page.goto(`${process.env.COFFER_URL}/ui/sandboxes/${made.box}/terminal`)
 await page.locator('[data-terminal=live]').waitFor()
 // An ordinary session: look around, run the tests, see what fails.

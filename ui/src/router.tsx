@@ -22,6 +22,15 @@ export interface BoardSearch {
   all?: boolean;
 }
 
+export interface SandboxListSearch {
+  show?: "ended" | "all";
+  q?: string;
+  /** Opens the form for a new one, with this template and volume. */
+  create?: boolean;
+  template?: string;
+  volume?: string;
+}
+
 export interface LogSearchQuery {
   q?: string;
   level?: string;
@@ -84,9 +93,9 @@ const sandboxes = createRoute({
   getParentRoute: () => shell,
   path: "/sandboxes",
   component: SandboxList,
-  validateSearch: (search: Record<string, unknown>): { show?: "ended" | "all"; q?: string; create?: boolean } => ({
+  validateSearch: (search: Record<string, unknown>): SandboxListSearch => ({
     ...(search.show === "ended" || search.show === "all" ? { show: search.show } : {}),
-    ...(typeof search.q === "string" && search.q !== "" ? { q: search.q } : {}),
+    ...words(search, ["q", "template", "volume"]),
     ...(search.create === true ? { create: true } : {}),
   }),
 });
@@ -170,6 +179,39 @@ const pull = createRoute({
   component: lazyRouteComponent(() => import("./repositories/PullPage"), "PullPage"),
 });
 
+const templates = createRoute({
+  getParentRoute: () => shell,
+  path: "/templates",
+  component: lazyRouteComponent(() => import("./templates/Templates"), "Templates"),
+  validateSearch: (search: Record<string, unknown>): { q?: string } => words(search, ["q"]),
+});
+
+const newTemplate = createRoute({
+  getParentRoute: () => shell,
+  path: "/templates/new",
+  component: lazyRouteComponent(() => import("./templates/NewTemplate"), "NewTemplate"),
+  validateSearch: (search: Record<string, unknown>): { line?: number } =>
+    typeof search.line === "number" ? { line: search.line } : {},
+});
+
+const template = createRoute({
+  getParentRoute: () => shell,
+  path: "/templates/$template",
+  component: lazyRouteComponent(() => import("./templates/TemplatePage"), "TemplatePage"),
+});
+
+const build = createRoute({
+  getParentRoute: () => shell,
+  path: "/templates/$template/builds/$build",
+  component: lazyRouteComponent(() => import("./templates/BuildPage"), "BuildPage"),
+});
+
+const volume = createRoute({
+  getParentRoute: () => shell,
+  path: "/volumes/$volume",
+  component: lazyRouteComponent(() => import("./volumes/VolumePage"), "VolumePage"),
+});
+
 const tree = root.addChildren([
   signIn,
   shell.addChildren([
@@ -192,6 +234,12 @@ const tree = root.addChildren([
     page("/repositories", () => import("./repositories/Repositories"), "Repositories"),
     repository,
     pull,
+    templates,
+    newTemplate,
+    template,
+    build,
+    page("/volumes", () => import("./volumes/Volumes"), "Volumes"),
+    volume,
     page("/monitoring", () => import("./pages/Monitoring"), "Monitoring"),
     audit,
     logs,

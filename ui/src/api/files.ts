@@ -1,33 +1,15 @@
 // Contents of files, to and from a sandbox.
-import { ApiError, raw, toError, unreachable } from "./client";
-import { session } from "./session";
+import { ApiError, raw } from "./client";
+import { send } from "./send";
 
 export function contentPath(id: string, path: string): string {
   const parts = path.split("/").filter(Boolean).map(encodeURIComponent);
   return `/api/v1/sandboxes/${encodeURIComponent(id)}/files/${parts.join("/")}`;
 }
 
-/** Sends a file from the disk, without holding it in memory. fetch cannot tell how far it is, so this is older. */
-export function upload(id: string, path: string, file: File, onProgress: (share: number) => void): Promise<void> {
-  return new Promise((done, fail) => {
-    const request = new XMLHttpRequest();
-    request.open("PUT", contentPath(id, path));
-    request.setRequestHeader("X-API-KEY", session()?.project?.key ?? "");
-    request.setRequestHeader("content-type", "application/octet-stream");
-    request.upload.onprogress = (event) => event.lengthComputable && onProgress(event.loaded / event.total);
-    request.onerror = () => fail(unreachable());
-    request.onload = () => {
-      if (request.status < 300) return done();
-      let body: unknown;
-      try {
-        body = JSON.parse(request.responseText);
-      } catch {
-        body = undefined;
-      }
-      fail(toError(body, new Response(null, { status: request.status })));
-    };
-    request.send(file);
-  });
+/** Sends a file from the disk, without holding it in memory. */
+export async function upload(id: string, path: string, file: File, onProgress: (share: number) => void): Promise<void> {
+  await send("PUT", contentPath(id, path), file, (sent, total) => onProgress(sent / total));
 }
 
 /** Saves a file. Its name is the last part of the path. */

@@ -81,8 +81,11 @@ class Freshener {
     if (kinds.has("competition")) void this.stale("forks");
     if (kinds.has("webhook")) void this.stale("webhooks");
     if (kinds.has("artifact")) void this.stale("artifacts");
+    if (kinds.has("volume")) void this.stale("volumes", "volume");
+    if (kinds.has("template")) void this.stale("templates", "template");
     if (ids.length === 0) return;
-    void this.stale("quotas", "history");
+    // Sandboxes that come and go change who mounts a volume.
+    void this.stale("quotas", "history", "volume");
     if (ids.length > MOST_SINGLY) return void this.stale("sandboxes", "sandbox");
     for (const id of ids) void this.look(id);
   }

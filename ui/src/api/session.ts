@@ -70,3 +70,14 @@ export function may(role: "read" | "write" | "admin"): boolean {
   if (role === "admin" && mine.agentId !== undefined) return false;
   return order.indexOf(mine.role) >= order.indexOf(role);
 }
+
+/**
+ * Why this key may not do what people and services with the role `write` may, as a sentence; undefined if it may. `what` is
+ * a verb with its object: "create volumes".
+ */
+export function whyNot(what: string): string | undefined {
+  const mine = current?.project;
+  if (mine === undefined) return "Open a project first.";
+  if (mine.agentId !== undefined) return `An agent's key cannot ${what}. Sign in with a person's or a service's key.`;
+  return may("write") ? undefined : `Your key is read-only. To ${what}, sign in with a key of the role write or admin.`;
+}

@@ -1,11 +1,10 @@
-import { useMemo, useRef } from "react";
+import { lazy, Suspense, useMemo, useRef } from "react";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { Box, Plus } from "lucide-react";
 import { useAgentNames } from "../api/agents";
 import { useSandboxes, useTrails, type Sandbox, type Shown, type Trail } from "../api/sandboxes";
 import { may } from "../api/session";
-import { CreateSandbox } from "../sandbox/CreateSandbox";
 import { nameOf, reasonText } from "../sandbox/naming";
 import { StateBadge } from "../ui/Badge";
 import { Button } from "../ui/Button";
@@ -17,6 +16,11 @@ import { Page } from "../ui/layout";
 import { Sparkline } from "../ui/Sparkline";
 import { Ago, Until } from "../ui/time";
 import { useTyped } from "../ui/typed";
+
+// The form has more in it than the list, and most visits do not open it.
+const CreateSandbox = lazy(() =>
+  import("../sandbox/CreateSandbox").then((module) => ({ default: module.CreateSandbox })),
+);
 
 const COLUMNS =
   "grid grid-cols-[minmax(0,1fr)_auto] items-center gap-x-4 px-4 md:grid-cols-[minmax(0,2.2fr)_110px_minmax(0,1.4fr)_minmax(0,1fr)_88px_104px_84px_84px]";
@@ -82,7 +86,7 @@ function matches(sandbox: Sandbox, words: string[]): boolean {
 }
 
 export function SandboxList() {
-  const { show = "live", q = "", create = false } = useSearch({ from: "/shell/sandboxes" });
+  const { show = "live", q = "", create = false, template, volume } = useSearch({ from: "/shell/sandboxes" });
   const navigate = useNavigate({ from: "/sandboxes" });
   const shown: Shown = show;
   const query = useSandboxes(shown);
@@ -110,12 +114,16 @@ export function SandboxList() {
   }
 
   const setCreate = (open: boolean) =>
-    void navigate({ search: (old) => ({ ...old, create: open ? true : undefined }), replace: true });
+    void navigate({
+      search: ({ show: which, q: filter }) => ({ show: which, q: filter, create: open ? true : undefined }),
+      replace: true,
+    });
   const newButton = (
     <Button
       tone="primary"
       onClick={() => setCreate(true)}
       disabled={!may("write")}
+      title={may("write") ? undefined : "Your key is read-only"}
       icon={<Plus aria-hidden className="size-4" />}
     >
       New sandbox
@@ -210,7 +218,9 @@ export function SandboxList() {
           </div>
         </div>
       )}
-      {create && <CreateSandbox onClose={() => setCreate(false)} />}
+      <Suspense>
+        {create && <CreateSandbox template={template} volume={volume} onClose={() => setCreate(false)} />}
+      </Suspense>
     </Page>
   );
 }

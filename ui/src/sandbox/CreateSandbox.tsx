@@ -2,49 +2,38 @@ import { useState, type FormEvent } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useAgents } from "../api/agents";
-import { api, raw, take, type Schemas } from "../api/client";
+import { api, take } from "../api/client";
+import { TemplatePicker } from "../templates/TemplatePicker";
 import { Button } from "../ui/Button";
-import { CopyAs, curl } from "../ui/CopyAs";
+import { CopyAs } from "../ui/CopyAs";
 import { Dialog } from "../ui/Dialog";
 import { ErrorBox } from "../ui/feedback";
 import { CheckField, SelectField, TextArea, TextField } from "../ui/fields";
-import { parsePairs } from "./pairs";
+import { mebibytes } from "../ui/format";
+import { SizeField } from "../ui/SizeField";
+import { Mounts } from "./Mounts";
+import { blankDraft, recipeOf, toNewSandbox, type Draft, type NewSandbox } from "./newSandbox";
 
-type NewSandbox = Schemas["NewSandbox"];
+interface Props {
+  onClose: () => void;
+  /** What it starts with, where a page of a template or a volume leads here. */
+  template?: string;
+  volume?: string;
+}
 
-const UNITS = { m: 60, h: 3600 } as const;
+const same = (one: Draft, other: Draft) => JSON.stringify(one) === JSON.stringify(other);
 
-export function CreateSandbox({ onClose }: { onClose: () => void }) {
+export function CreateSandbox({ onClose, template, volume }: Props) {
   const queries = useQueryClient();
   const navigate = useNavigate();
   const agents = useAgents();
-  const templates = useQuery({
-    queryKey: ["templates"],
-    queryFn: async () => (await (await raw("/templates")).json()) as { templateID: string; names?: string[] }[],
-  });
-  const [name, setName] = useState("");
-  const [template, setTemplate] = useState("");
-  const [agent, setAgent] = useState("");
-  const [amount, setAmount] = useState("1");
-  const [unit, setUnit] = useState<keyof typeof UNITS>("h");
-  const [atEnd, setAtEnd] = useState("");
-  const [network, setNetwork] = useState("");
-  const [autoResume, setAutoResume] = useState(false);
-  const [env, setEnv] = useState("");
-  const [metadata, setMetadata] = useState("");
+  const host = useQuery({ queryKey: ["host"], queryFn: () => take(api.GET("/api/v1/host")), staleTime: 60_000 });
+  const largest = host.data?.largest_sandbox;
+  const [first] = useState(() => blankDraft(template, volume));
+  const [draft, setDraft] = useState(first);
+  const set = (next: Partial<Draft>) => setDraft((old) => ({ ...old, ...next }));
   // The same answer to a button that is pressed twice, or to a request that is repeated.
   const [idempotencyKey] = useState(() => crypto.getRandomValues(new Uint32Array(4)).join("-"));
-
-  const wanted = (): NewSandbox => ({
-    ...(template === "" ? {} : { template }),
-    ...(agent === "" ? {} : { agent_id: agent }),
-    timeout_s: Math.max(1, Math.round(Number(amount) * UNITS[unit])),
-    ...(atEnd === "" ? {} : { on_timeout: atEnd as NewSandbox["on_timeout"] }),
-    ...(network === "" ? {} : { network: { base: network } }),
-    ...(autoResume ? { auto_resume: true } : {}),
-    ...(env.trim() === "" ? {} : { env: parsePairs(env) }),
-    metadata: { ...parsePairs(metadata), ...(name.trim() === "" ? {} : { name: name.trim() }) },
-  });
 
   const create = useMutation({
     mutationFn: (body: NewSandbox) =>
@@ -61,39 +50,25 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
     event.preventDefault();
     try {
       setBad(undefined);
-      create.mutate(wanted());
+      create.mutate(toNewSandbox(draft));
     } catch (error) {
       setBad(error as Error);
     }
   };
-  const recipe = (): NewSandbox => {
-    try {
-      return wanted();
-    } catch {
-      return {};
-    }
-  };
 
   return (
-    <Dialog open onClose={onClose} title="New sandbox" wide>
+    <Dialog open onClose={onClose} title="New sandbox" wide dirty={!same(first, draft)}>
       <form onSubmit={submit} className="space-y-4">
         <div className="grid gap-4 sm:grid-cols-2">
           <TextField
             label="Name"
             autoFocus
             maxLength={80}
-            value={name}
-            onChange={(event) => setName(event.target.value)}
+            value={draft.name}
+            onChange={(event) => set({ name: event.target.value })}
             hint="Kept in its metadata."
           />
-          <SelectField label="Template" value={template} onChange={(event) => setTemplate(event.target.value)}>
-            <option value="">The default</option>
-            {templates.data?.map((one) => (
-              <option key={one.templateID} value={one.templateID}>
-                {one.names?.[0] ?? one.templateID}
-              </option>
-            ))}
-          </SelectField>
+          <TemplatePicker label="Template" value={draft.template} onChange={(name) => set({ template: name })} />
           <div className="flex items-end gap-2">
             <div className="flex-1">
               <TextField
@@ -102,23 +77,23 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
                 min="1"
                 step="any"
                 required
-                value={amount}
-                onChange={(event) => setAmount(event.target.value)}
+                value={draft.amount}
+                onChange={(event) => set({ amount: event.target.value })}
               />
             </div>
             <div className="w-28">
               <SelectField
                 label="Unit"
                 hideLabel
-                value={unit}
-                onChange={(event) => setUnit(event.target.value as keyof typeof UNITS)}
+                value={draft.unit}
+                onChange={(event) => set({ unit: event.target.value as Draft["unit"] })}
               >
                 <option value="m">minutes</option>
                 <option value="h">hours</option>
               </SelectField>
             </div>
           </div>
-          <SelectField label="Then" value={atEnd} onChange={(event) => setAtEnd(event.target.value)}>
+          <SelectField label="Then" value={draft.atEnd} onChange={(event) => set({ atEnd: event.target.value })}>
             <option value="">As the project says</option>
             <option value="kill">It is destroyed</option>
             <option value="pause">It is paused, with memory</option>
@@ -126,15 +101,15 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
           </SelectField>
           <SelectField
             label="Network"
-            value={network}
-            onChange={(event) => setNetwork(event.target.value)}
+            value={draft.network}
+            onChange={(event) => set({ network: event.target.value })}
             hint="Refine it later in its tab."
           >
             <option value="">The web (ports 80 and 443)</option>
             <option value="public">Everything public</option>
             <option value="none">Nothing</option>
           </SelectField>
-          <SelectField label="Owner" value={agent} onChange={(event) => setAgent(event.target.value)}>
+          <SelectField label="Owner" value={draft.agent} onChange={(event) => set({ agent: event.target.value })}>
             <option value="">No agent</option>
             {agents.data?.items.map((one) => (
               <option key={one.id} value={one.id}>
@@ -144,26 +119,68 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
           </SelectField>
         </div>
         <details className="rounded-md border border-line">
+          <summary className="px-3 py-2 text-sm font-medium">Size</summary>
+          <div className="grid gap-4 p-3 sm:grid-cols-3">
+            <TextField
+              label="Processors"
+              type="number"
+              min="1"
+              max={largest?.cpu_count}
+              step="1"
+              placeholder="default"
+              value={draft.cpus}
+              onChange={(event) => set({ cpus: event.target.value })}
+              hint={largest === undefined ? undefined : `Up to ${largest.cpu_count} on this host.`}
+            />
+            <SizeField
+              label="Memory"
+              least={64}
+              most={largest?.memory_mib}
+              placeholder="default"
+              value={draft.memoryMib}
+              onChange={(mib) => set({ memoryMib: mib })}
+              hint={largest === undefined ? undefined : `Up to ${mebibytes(largest.memory_mib)}.`}
+            />
+            <SizeField
+              label="Disk"
+              least={16}
+              most={largest?.disk_mib}
+              placeholder="default"
+              value={draft.diskMib}
+              onChange={(mib) => set({ diskMib: mib })}
+              hint={largest === undefined ? undefined : `Up to ${mebibytes(largest.disk_mib)}.`}
+            />
+          </div>
+        </details>
+        <details className="rounded-md border border-line" open={draft.mounts.length > 0 || undefined}>
+          <summary className="px-3 py-2 text-sm font-medium">
+            Volumes{draft.mounts.length > 0 && ` (${draft.mounts.length})`}
+          </summary>
+          <div className="p-3">
+            <Mounts mounts={draft.mounts} onChange={(mounts) => set({ mounts })} />
+          </div>
+        </details>
+        <details className="rounded-md border border-line">
           <summary className="px-3 py-2 text-sm font-medium">Environment and metadata</summary>
           <div className="grid gap-4 p-3 sm:grid-cols-2">
             <TextArea
               label="Environment"
-              value={env}
-              onChange={(event) => setEnv(event.target.value)}
+              value={draft.env}
+              onChange={(event) => set({ env: event.target.value })}
               placeholder={"NAME=value\nOTHER=value"}
               hint="One a line. Use secrets for what is secret."
             />
             <TextArea
               label="Metadata"
-              value={metadata}
-              onChange={(event) => setMetadata(event.target.value)}
+              value={draft.metadata}
+              onChange={(event) => set({ metadata: event.target.value })}
               placeholder="ticket=ABC-1"
               hint="One a line, to find it by."
             />
             <CheckField
               label="Wake it when it is used"
-              checked={autoResume}
-              onChange={(event) => setAutoResume(event.target.checked)}
+              checked={draft.autoResume}
+              onChange={(event) => set({ autoResume: event.target.checked })}
               hint="A paused sandbox is resumed by traffic to it."
             />
           </div>
@@ -171,13 +188,7 @@ export function CreateSandbox({ onClose }: { onClose: () => void }) {
         {bad !== undefined && <ErrorBox error={bad} />}
         {create.error !== null && <ErrorBox error={create.error} />}
         <div className="flex items-center justify-end gap-2">
-          <CopyAs
-            recipe={{
-              python: `from e2b import Sandbox\nsandbox = Sandbox.create(${template === "" ? "" : `"${template}", `}timeout=${recipe().timeout_s ?? 3600})`,
-              cli: `e2b sandbox create ${template === "" ? "base" : template}`,
-              curl: curl("POST", "/api/v1/sandboxes", recipe()),
-            }}
-          />
+          <CopyAs recipe={recipeOf(draft)} />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={create.isPending}>
             Create

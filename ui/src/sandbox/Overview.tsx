@@ -1,8 +1,8 @@
-import { lazy, Suspense } from "react";
+import { lazy, Suspense, type ReactNode } from "react";
 import { useQuery } from "@tanstack/react-query";
-import { useParams } from "@tanstack/react-router";
+import { Link, useParams } from "@tanstack/react-router";
 import { useAgentNames } from "../api/agents";
-import { api, take } from "../api/client";
+import { api, take, type Schemas } from "../api/client";
 import { useSamples, useSandbox } from "../api/sandboxes";
 import { Empty, Loading } from "../ui/feedback";
 import { bytes, duration, mebibytes, moment, money, plainText } from "../ui/format";
@@ -18,6 +18,24 @@ const AT_END: Record<string, string> = {
   pause: "paused, with memory",
   pause_files_only: "paused, files only",
 };
+
+function Volumes({ mounts }: { mounts: Schemas["VolumeMount"][] }) {
+  return (
+    <ul>
+      {mounts.map(({ name, path, read_only }) => (
+        <li key={path} className="break-all">
+          <Link to="/volumes" className="text-accent underline">
+            {plainText(name)}
+          </Link>{" "}
+          <span className="text-dim">
+            at <span className="font-mono">{plainText(path)}</span>
+            {read_only && ", read-only"}
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
 
 export function Overview() {
   const { id } = useParams({ from: "/shell/sandboxes/$id" });
@@ -59,6 +77,9 @@ export function Overview() {
             ["Processors", sandbox.cpu_count],
             ["Memory", mebibytes(sandbox.memory_mib)],
             ["Disk", mebibytes(sandbox.disk_mib)],
+            ...((sandbox.volumes?.length ?? 0) > 0
+              ? ([["Volumes", <Volumes key="volumes" mounts={sandbox.volumes ?? []} />]] as [string, ReactNode][])
+              : []),
             ["Wakes when used", sandbox.auto_resume ? "yes" : "no"],
             ["Ran for", used === undefined ? "–" : duration(used.running_seconds * 1000)],
             ["Cost", used === undefined ? "–" : money(used.cost, used.currency)],

@@ -19,6 +19,8 @@ const PAGES = [
   ["/board", "Board"],
   ["/sandboxes", "Sandboxes"],
   ["/forks", "Forks"],
+  ["/templates", "Templates"],
+  ["/volumes", "Volumes"],
   ["/repositories", "Repositories"],
   ["/monitoring", "Monitoring"],
   ["/logs", "Search the logs"],
@@ -65,6 +67,9 @@ export function Palette({ onClose }: { onClose: () => void }) {
         <Command.Group heading="Do">
           <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/sandboxes", search: { create: true } }))}>
             Create a sandbox
+          </Command.Item>
+          <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/templates/new" }))}>
+            Build a template
           </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => setTheme("light"))}>
             Light theme

@@ -15,14 +15,18 @@ interface Props extends ButtonHTMLAttributes<HTMLButtonElement> {
   tone?: Tone;
   busy?: boolean;
   icon?: ReactNode;
+  /** Why it cannot be pressed. It can still be reached and pointed at, so that people see or hear the reason. */
+  why?: string;
   ref?: Ref<HTMLButtonElement>;
 }
 
-export function Button({ tone = "plain", busy = false, icon, children, className, disabled, ...rest }: Props) {
+export function Button({ tone = "plain", busy = false, icon, children, className, disabled, why, ...rest }: Props) {
+  const refused = why === undefined ? {} : { "aria-disabled": true, title: why, onClick: undefined };
   return (
     <button
       type="button"
       {...rest}
+      {...refused}
       disabled={disabled === true || busy}
       aria-busy={busy || undefined}
       className={classes(
@@ -30,6 +34,7 @@ export function Button({ tone = "plain", busy = false, icon, children, className
         "transition-colors disabled:cursor-not-allowed disabled:opacity-60",
         children === undefined && "w-8 px-0",
         TONES[tone],
+        why !== undefined && "cursor-not-allowed opacity-60",
         className,
       )}
     >

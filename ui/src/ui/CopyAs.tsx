@@ -9,6 +9,8 @@ export interface Recipe {
   cli?: string;
   /** With E2B's Python SDK, where it can do it. */
   python?: string;
+  /** With E2B's JavaScript SDK, where it can do it. */
+  js?: string;
   curl: string;
 }
 
@@ -37,6 +39,7 @@ export function CopyAs({ recipe, label = "Copy as a command" }: { recipe: Recipe
   const entries: [string, string | undefined][] = [
     ["CLI", recipe.cli],
     ["Python", recipe.python],
+    ["JavaScript", recipe.js],
     ["curl", recipe.curl],
   ];
   return (
@@ -57,7 +60,7 @@ export function CopyAs({ recipe, label = "Copy as a command" }: { recipe: Recipe
                 onSelect={() => void copyText(text, `the ${name} command`)}
                 className="flex items-start gap-3 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised"
               >
-                <span className="w-14 shrink-0 pt-0.5 text-xs font-medium text-dim">{name}</span>
+                <span className="w-16 shrink-0 pt-0.5 text-xs font-medium text-dim">{name}</span>
                 <code className="min-w-0 flex-1 font-mono text-xs break-all whitespace-pre-wrap">{text}</code>
                 <Copy aria-hidden className="mt-0.5 size-3.5 shrink-0 text-dim" />
               </DropdownMenu.Item>

@@ -13,11 +13,15 @@ interface Props {
   description?: ReactNode;
   children: ReactNode;
   wide?: boolean | "very";
+  /** Whether something was typed that closing would lose: then it asks first. */
+  dirty?: boolean;
 }
 
-export function Dialog({ open, onClose, title, description, children, wide = false }: Props) {
+export function Dialog({ open, onClose, title, description, children, wide = false, dirty = false }: Props) {
+  const [asking, setAsking] = useState(false);
+  const close = () => (dirty ? setAsking(true) : onClose());
   return (
-    <Radix.Root open={open} onOpenChange={(next) => !next && onClose()}>
+    <Radix.Root open={open} onOpenChange={(next) => !next && close()}>
       <Radix.Portal>
         <Radix.Overlay className="fixed inset-0 z-40 bg-black/50" />
         <Radix.Content
@@ -40,6 +44,23 @@ export function Dialog({ open, onClose, title, description, children, wide = fal
             </Radix.Close>
           </div>
           {children}
+          {asking && dirty && (
+            <div
+              role="alertdialog"
+              aria-label="Discard what you typed?"
+              className="sticky bottom-0 mt-4 flex flex-wrap items-center justify-between gap-2 rounded-lg border border-warn/40 bg-warn-soft p-3"
+            >
+              <span className="font-medium text-warn">Discard what you typed?</span>
+              <div className="flex gap-2">
+                <Button autoFocus onClick={() => setAsking(false)}>
+                  Keep editing
+                </Button>
+                <Button tone="danger" onClick={onClose}>
+                  Discard
+                </Button>
+              </div>
+            </div>
+          )}
         </Radix.Content>
       </Radix.Portal>
     </Radix.Root>

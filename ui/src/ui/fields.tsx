@@ -6,6 +6,7 @@ import {
   type SelectHTMLAttributes,
   type TextareaHTMLAttributes,
 } from "react";
+import { Switch as Radix } from "radix-ui";
 import { classes } from "./classes";
 
 const BOX =
@@ -120,6 +121,35 @@ export function CheckField({ label, hint, ...rest }: Common & InputHTMLAttribute
           </p>
         )}
       </div>
+    </div>
+  );
+}
+
+/** Turns one thing on or off at once. */
+export function Switch({
+  label,
+  checked,
+  disabled,
+  onChange,
+}: {
+  label: string;
+  checked: boolean;
+  disabled?: boolean;
+  onChange: (on: boolean) => void;
+}) {
+  const id = useId();
+  return (
+    <div className="flex h-8 items-center gap-2 text-sm whitespace-nowrap">
+      <Radix.Root
+        id={id}
+        checked={checked}
+        disabled={disabled}
+        onCheckedChange={onChange}
+        className="h-5 w-9 shrink-0 rounded-full border border-dim/60 bg-raised p-px transition-colors disabled:cursor-not-allowed disabled:opacity-60 data-[state=checked]:border-accent data-[state=checked]:bg-accent"
+      >
+        <Radix.Thumb className="block size-4 rounded-full bg-dim transition-transform data-[state=checked]:translate-x-4 data-[state=checked]:bg-on-accent" />
+      </Radix.Root>
+      <label htmlFor={id}>{label}</label>
     </div>
   );
 }

@@ -68,16 +68,37 @@ export function Facts({ facts }: { facts: [string, ReactNode][] }) {
   );
 }
 
+/** A column that a phone leaves out; its cells are `wide` too. */
+export interface WideHead {
+  wide: ReactNode;
+}
+
+function isWide(head: ReactNode | WideHead): head is WideHead {
+  return typeof head === "object" && head !== null && "wide" in head;
+}
+
 /** A table that scrolls by itself where the screen is narrow. */
-export function Table({ head, children, label }: { head: ReactNode[]; children: ReactNode; label: string }) {
+export function Table({
+  head,
+  children,
+  label,
+}: {
+  head: (ReactNode | WideHead)[];
+  children: ReactNode;
+  label: string;
+}) {
   return (
     <div className="overflow-x-auto" role="region" aria-label={label} tabIndex={0}>
       <table className="w-full border-collapse text-sm">
         <thead>
           <tr className="border-b border-line text-left text-xs text-dim">
             {head.map((cell, at) => (
-              <th key={at} scope="col" className="px-4 py-2 font-medium whitespace-nowrap">
-                {cell}
+              <th
+                key={at}
+                scope="col"
+                className={classes("px-4 py-2 font-medium whitespace-nowrap", isWide(cell) && "max-sm:hidden")}
+              >
+                {isWide(cell) ? cell.wide : cell}
               </th>
             ))}
           </tr>
@@ -88,8 +109,16 @@ export function Table({ head, children, label }: { head: ReactNode[]; children: 
   );
 }
 
-export function Cell({ children, className }: { children: ReactNode; className?: string }) {
-  return <td className={classes("px-4 py-2 align-middle", className)}>{children}</td>;
+export function Cell({
+  children,
+  className,
+  wide = false,
+}: {
+  children: ReactNode;
+  className?: string;
+  wide?: boolean;
+}) {
+  return <td className={classes("px-4 py-2 align-middle", wide && "max-sm:hidden", className)}>{children}</td>;
 }
 
 export function Meter({ value, top, label }: { value: number; top: number | null | undefined; label: string }) {
