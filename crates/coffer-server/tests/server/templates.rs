@@ -131,7 +131,9 @@ async fn templates_are_listed_by_kind_state_and_text() {
     assert_eq!(names(&app, "kind=project").await, ["broken", "tool", "web"]);
     assert_eq!(names(&app, "kind=project&state=error").await, ["broken"]);
     assert_eq!(names(&app, "kind=project&search=THE%20WEB").await, ["web"]);
-    assert_eq!(names(&app, "state=not_built").await, Vec::<String>::new());
+    // Those of the catalogue.
+    assert_eq!(names(&app, "state=not_built&search=npm").await, ["node"]);
+    assert_eq!(names(&app, "kind=project&state=not_built").await, Vec::<String>::new());
     let all = names(&app, "").await;
     assert!(
         all.is_sorted() && all.contains(&"base".to_string()) && all.contains(&"web".to_string()),

@@ -115,7 +115,7 @@ fn bad_settings_are_refused_before_anything_is_made() {
         ),
         (
             ["--set", "catalogue.build=node,nodes"],
-            "`catalogue.build` = [\"node\", \"nodes\"] (flag --set): has `nodes`, which is not in the catalogue: \
+            "`catalogue.build` = [\"node\",\"nodes\"] (flag --set): has `nodes`, which is not in the catalogue: \
              agent-sandbox-dev-node22, minimal, node, python",
         ),
         (
