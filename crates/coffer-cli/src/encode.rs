@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn yaml_quotes_what_it_could_misread() {
         let value = json!({"id": "abc", "no": ["yes", "a b", {"x": 1, "y": []}], "at": "2026-01-01", "e": {}, "n": null});
-        let expected = "at: \"2026-01-01\"\ne: {}\nid: abc\nn: null\n\"no\":\n  - \"yes\"\n  - \"a b\"\n  - x: 1\n    \"y\": []\n";
+        let expected = "at: \"2026-01-01\"\ne: {}\nid: abc\n\"n\": null\n\"no\":\n  - \"yes\"\n  - \"a b\"\n  - x: 1\n    \"y\": []\n";
         let mut lines: Vec<&str> = expected.lines().collect();
         let text = yaml(&value);
         let mut found: Vec<&str> = text.lines().collect();
