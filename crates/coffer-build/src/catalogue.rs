@@ -24,7 +24,7 @@ pub use definition::{Definition, EmbeddedFile, definition, definitions};
 #[serde(default, deny_unknown_fields)]
 pub struct CatalogueSettings {
     /// Names of templates to build when the server starts, if they are missing or their definition has changed:
-    /// `agent-sandbox-dev-node22`, `minimal`, `node`, `python`. `coffer template build NAME` builds others later.
+    /// `agent-sandbox-dev-node22`, `code-interpreter-v1`, `minimal`, `node`, `python`. `coffer template build NAME` builds others later.
     pub build: Vec<String>,
 }
 

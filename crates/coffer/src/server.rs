@@ -11,7 +11,7 @@ use coffer_core::settings::SecretText;
 use coffer_core::{ProjectId, chain};
 use coffer_engine::{Engine as _, NodeEngine};
 use coffer_forge::{GitProcesses, connect_by_token};
-use coffer_server::ServerConfig;
+use coffer_server::{EmbeddedFile, ServerConfig};
 use coffer_store::{ApiKeySecret, Store};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -24,6 +24,11 @@ use crate::privilege::Unprivileged;
 
 /// Limit of the settings that are read.
 const LONGEST_TOLD: u64 = 1 << 20;
+
+/// The code interpreter, which the template `code-interpreter-v1` copies. Empty if it was not built beforehand: the template's
+/// smoke test fails then.
+static CATALOGUE_FILES: [EmbeddedFile; 1] =
+    [EmbeddedFile { name: "coffer-code", contents: include_bytes!(concat!(env!("OUT_DIR"), "/code")) }];
 
 #[derive(Debug, Args)]
 pub(crate) struct Server {
@@ -156,6 +161,7 @@ impl Server {
             artifacts: settings.artifacts,
             builds: settings.builds,
             catalogue: settings.catalogue,
+            catalogue_files: &CATALOGUE_FILES,
             images: coffer_server::ImageNames(settings.images),
             registries: settings.registries,
             forge: settings.forge,

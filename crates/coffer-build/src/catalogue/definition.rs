@@ -20,11 +20,22 @@ pub struct EmbeddedFile {
 }
 
 /// Files of this crate.
-const OWN_FILES: [EmbeddedFile; 1] =
-    [EmbeddedFile { name: "install-node.sh", contents: include_bytes!("../../catalogue/install-node.sh") }];
+const OWN_FILES: [EmbeddedFile; 4] = [
+    EmbeddedFile {
+        name: "code-ipython-config.py",
+        contents: include_bytes!("../../catalogue/code-ipython-config.py"),
+    },
+    EmbeddedFile {
+        name: "code-requirements.txt",
+        contents: include_bytes!("../../catalogue/code-requirements.txt"),
+    },
+    EmbeddedFile { name: "code-startup.py", contents: include_bytes!("../../catalogue/code-startup.py") },
+    EmbeddedFile { name: "install-node.sh", contents: include_bytes!("../../catalogue/install-node.sh") },
+];
 
-const TEXTS: [&str; 4] = [
+const TEXTS: [&str; 5] = [
     include_str!("../../catalogue/agent-sandbox-dev-node22.toml"),
+    include_str!("../../catalogue/code-interpreter-v1.toml"),
     include_str!("../../catalogue/minimal.toml"),
     include_str!("../../catalogue/node.toml"),
     include_str!("../../catalogue/python.toml"),
@@ -171,13 +182,15 @@ mod tests {
     #[test]
     fn every_definition_can_be_built() {
         let names: Vec<&str> = definitions().iter().map(|definition| definition.name.as_str()).collect();
-        assert_eq!(names, ["agent-sandbox-dev-node22", "minimal", "node", "python"]);
+        assert_eq!(names, ["agent-sandbox-dev-node22", "code-interpreter-v1", "minimal", "node", "python"]);
         for definition in definitions() {
             let name = &definition.name;
             assert!(name.parse::<coffer_core::TemplateRef>().is_ok_and(|parsed| parsed.name == *name));
             assert!(!definition.smoke.is_empty(), "{name} has no smoke test");
             assert!(!definition.summary.contains('\n') && definition.summary.len() < 120, "{name}");
-            let context = definition.context(&[]).unwrap().map(|_| "0".repeat(64));
+            // Embedded by the program, not by this crate.
+            let program = [EmbeddedFile { name: "coffer-code", contents: b"\x7fELF" }];
+            let context = definition.context(&program).unwrap().map(|_| "0".repeat(64));
             let plan = definition.plan(context.as_deref(), false).unwrap();
             assert!(crate::step::check(&plan).is_ok(), "{name}");
             let read = definition.dockerfile(Some("0")).unwrap();
