@@ -179,7 +179,8 @@ mod tests {
     #[tokio::test]
     async fn a_start_removes_what_killed_uploads_left() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::new(dir.path().join("template-files"));
+        let room = DiskRoom(Box::new(|_| Ok(())));
+        let files = Files::new(dir.path().join("template-files"), room);
         files.clear_strays(|_| async { Ok(Vec::new()) }).await.unwrap();
         let (mine, other) = (ProjectId::generate(), ProjectId::generate());
         for project in [mine, other] {

@@ -328,6 +328,7 @@ mod tests {
             steps: Vec::new(),
             start: Some(coffer_core::StartCommand { command: Some(command), ready }),
             force: false,
+            platform: None,
         };
         assert!(check(&plan("x".repeat(LONGEST_ARG), None)).is_ok());
         for long in [plan("x".repeat(LONGEST_ARG + 1), None), plan("x".into(), Some("x".repeat(1 << 20)))] {

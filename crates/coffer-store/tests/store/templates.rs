@@ -130,7 +130,7 @@ on_both! {
         let store = database.open().await;
         let scope = project(&store, "p").await;
         let row = started(&store, &scope, "app", &[]).await;
-        let filter = BuildFilter { template: Some(row.template), before: None, limit: 10 };
+        let filter = BuildFilter { template: Some(row.template), state: None, before: None, limit: 10 };
         let listed = store.builds(&scope, &filter).await.unwrap();
         assert_eq!(listed, [BuildRow { plan: None, ..row.clone() }]);
         assert_eq!(store.build(&scope, None, row.id).await.unwrap().unwrap().plan, Some(plan()));
