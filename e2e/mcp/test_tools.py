@@ -15,7 +15,29 @@ from mcp.client.streamable_http import streamable_http_client
 from coffer_up import binary
 from mcp import ClientSession, StdioServerParameters
 
-TOOLS = ["create_sandbox", "list_sandboxes", "snapshot_sandbox", "fork_sandbox", "destroy_sandbox", "run_command", "start_process", "read_process", "read_file", "write_file", "list_files", "search_files", "git_clone", "git_diff", "git_commit", "open_pull_request", "compare_forks", "create_task", "start_task", "list_tasks", "get_task"]
+TOOLS = [
+    "create_sandbox",
+    "list_sandboxes",
+    "snapshot_sandbox",
+    "fork_sandbox",
+    "destroy_sandbox",
+    "run_command",
+    "start_process",
+    "read_process",
+    "read_file",
+    "write_file",
+    "list_files",
+    "search_files",
+    "git_clone",
+    "git_diff",
+    "git_commit",
+    "open_pull_request",
+    "compare_forks",
+    "create_task",
+    "start_task",
+    "list_tasks",
+    "get_task",
+]
 
 
 @contextlib.asynccontextmanager
@@ -160,7 +182,7 @@ def test_git_forks_and_tasks(transport, url, key, api, repository):
         detail = await tools("get_task", task_id=task["task_id"])
         assert (detail["description"], detail["attempts"]) == ("Do it", [])
         # A task without an agent cannot start.
-        assert "hint" in await tools.refused("start_task", task_id=task["task_id"])
+        assert "agent_id" in await tools.refused("start_task", task_id=task["task_id"])
         agent = {"name": f"mcp-{time.monotonic_ns()}", "definition": {"preset": "custom", "command": ["true"]}}
         agent = api.post("/agents", json=agent).raise_for_status().json()["id"]
         begun = await tools("start_task", task_id=task["task_id"], agent_id=agent)
@@ -230,7 +252,7 @@ def test_progress_is_told_and_a_cancelled_command_is_killed(transport, url, key,
         assert told and "line" in told[0][1], told
 
         slow = {"sandbox_id": sandbox, "command": "echo $$; exec sleep 600"}
-        with pytest.raises(Exception, match="(?i)timed out|timeout"):
+        with pytest.raises(Exception, match=r"(?i)timed out|timeout"):
             await tools.session.call_tool("run_command", slow, read_timeout_seconds=2)
         deadline = time.monotonic() + 30
         while "sleep 600" in str(api.get(f"/sandboxes/{sandbox}/processes").json()):
