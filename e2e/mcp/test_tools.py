@@ -183,7 +183,10 @@ def test_git_forks_and_tasks(transport, url, key, api, repository):
         assert (detail["description"], detail["attempts"]) == ("Do it", [])
         # A task without an agent cannot start.
         assert "agent_id" in await tools.refused("start_task", task_id=task["task_id"])
-        agent = {"name": f"mcp-{time.monotonic_ns()}", "definition": {"preset": "custom", "command": ["true"]}}
+        agent = {
+            "name": f"mcp-{time.monotonic_ns()}",
+            "definition": {"preset": "custom", "command": ["true", "{prompt}"]},
+        }
         agent = api.post("/agents", json=agent).raise_for_status().json()["id"]
         begun = await tools("start_task", task_id=task["task_id"], agent_id=agent)
         assert begun["attempts"] == 1
