@@ -13,7 +13,7 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from coffer_up import binary
-from mcp import ClientSession, StdioServerParameters
+from mcp import Client, ClientSession, StdioServerParameters
 
 TOOLS = [
     "create_sandbox",
@@ -51,7 +51,14 @@ async def connected(transport: str, url: str, key: str):
         else:
             headers = {"Authorization": f"Bearer {key}"}
             client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60))
-            streams = await stack.enter_async_context(streamable_http_client(f"{url}/mcp", http_client=client))
+            way = streamable_http_client(f"{url}/mcp", http_client=client)
+            if transport == "stateless":
+                # The newest protocol, which has no sessions.
+                modern = await stack.enter_async_context(Client(way))
+                assert modern.session.protocol_version >= "2026-07-28"
+                yield modern
+                return
+            streams = await stack.enter_async_context(way)
         session = await stack.enter_async_context(ClientSession(streams[0], streams[1]))
         await session.initialize()
         yield session
@@ -238,7 +245,7 @@ def test_bad_input_is_an_error_that_a_model_can_read(transport, url, key):
     over(transport, url, key, steps)
 
 
-@both
+@pytest.mark.parametrize("transport", ["stdio", "http", "stateless"])
 def test_progress_is_told_and_a_cancelled_command_is_killed(transport, url, key, api):
     async def steps(tools):
         sandbox = (await tools("create_sandbox"))["sandbox_id"]
