@@ -8,7 +8,7 @@ use coffer_api_types::snapshots::NewSnapshot;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bounded;
+use super::bounds::bounded;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
 /// A sandbox of a client that vanished ends after this time without use.
