@@ -138,7 +138,9 @@ async fn create(call: Call, input: Create) -> Result<Outcome<Shown>, Failure> {
         ..NewSandbox::default()
     };
     let mut made = call.client.create_sandbox(&new, None).await;
-    if asked.is_none() && made.as_ref().is_err_and(|error| error.code() == Some("bad_request")) {
+    if asked.is_none()
+        && made.as_ref().is_err_and(|error| matches!(error.code(), Some("invalid" | "bad_request")))
+    {
         // The installation allows less than four hours: then its own default.
         new.timeout_s = None;
         made = call.client.create_sandbox(&new, None).await;

@@ -44,9 +44,8 @@ async fn call(app: &TestApp, key: &str, session: &str, tool: &str, arguments: Va
     let params = json!({"name": tool, "arguments": arguments});
     let request = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
     let text = send(app, key, Some(session), request).await.expect(200).text();
-    let messages = text.lines().filter_map(|line| line.strip_prefix("data:"));
-    let last =
-        messages.filter(|data| data.contains("\"id\":7")).next_back().unwrap_or_else(|| panic!("{text}"));
+    let mut messages = text.lines().filter_map(|line| line.strip_prefix("data:"));
+    let last = messages.rfind(|data| data.contains("\"id\":7")).unwrap_or_else(|| panic!("{text}"));
     serde_json::from_str::<Value>(last).unwrap()["result"].clone()
 }
 
