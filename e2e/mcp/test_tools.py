@@ -13,9 +13,31 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from coffer_up import binary
-from mcp import ClientSession, StdioServerParameters
+from mcp import Client, ClientSession, StdioServerParameters
 
-TOOLS = ["create_sandbox", "list_sandboxes", "snapshot_sandbox", "fork_sandbox", "destroy_sandbox", "run_command", "start_process", "read_process", "read_file", "write_file", "list_files", "search_files", "git_clone", "git_diff", "git_commit", "open_pull_request", "compare_forks", "create_task", "start_task", "list_tasks", "get_task"]
+TOOLS = [
+    "create_sandbox",
+    "list_sandboxes",
+    "snapshot_sandbox",
+    "fork_sandbox",
+    "destroy_sandbox",
+    "run_command",
+    "start_process",
+    "read_process",
+    "read_file",
+    "write_file",
+    "list_files",
+    "search_files",
+    "git_clone",
+    "git_diff",
+    "git_commit",
+    "open_pull_request",
+    "compare_forks",
+    "create_task",
+    "start_task",
+    "list_tasks",
+    "get_task",
+]
 
 
 @contextlib.asynccontextmanager
@@ -29,7 +51,14 @@ async def connected(transport: str, url: str, key: str):
         else:
             headers = {"Authorization": f"Bearer {key}"}
             client = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60))
-            streams = await stack.enter_async_context(streamable_http_client(f"{url}/mcp", http_client=client))
+            way = streamable_http_client(f"{url}/mcp", http_client=client)
+            if transport == "stateless":
+                # The newest protocol, which has no sessions.
+                modern = await stack.enter_async_context(Client(way))
+                assert modern.session.protocol_version >= "2026-07-28"
+                yield modern
+                return
+            streams = await stack.enter_async_context(way)
         session = await stack.enter_async_context(ClientSession(streams[0], streams[1]))
         await session.initialize()
         yield session
@@ -160,8 +189,11 @@ def test_git_forks_and_tasks(transport, url, key, api, repository):
         detail = await tools("get_task", task_id=task["task_id"])
         assert (detail["description"], detail["attempts"]) == ("Do it", [])
         # A task without an agent cannot start.
-        assert "hint" in await tools.refused("start_task", task_id=task["task_id"])
-        agent = {"name": f"mcp-{time.monotonic_ns()}", "definition": {"preset": "custom", "command": ["true"]}}
+        assert "agent_id" in await tools.refused("start_task", task_id=task["task_id"])
+        agent = {
+            "name": f"mcp-{time.monotonic_ns()}",
+            "definition": {"preset": "custom", "command": ["true", "{prompt}"]},
+        }
         agent = api.post("/agents", json=agent).raise_for_status().json()["id"]
         begun = await tools("start_task", task_id=task["task_id"], agent_id=agent)
         assert begun["attempts"] == 1
@@ -213,7 +245,7 @@ def test_bad_input_is_an_error_that_a_model_can_read(transport, url, key):
     over(transport, url, key, steps)
 
 
-@both
+@pytest.mark.parametrize("transport", ["stdio", "http", "stateless"])
 def test_progress_is_told_and_a_cancelled_command_is_killed(transport, url, key, api):
     async def steps(tools):
         sandbox = (await tools("create_sandbox"))["sandbox_id"]
@@ -230,7 +262,7 @@ def test_progress_is_told_and_a_cancelled_command_is_killed(transport, url, key,
         assert told and "line" in told[0][1], told
 
         slow = {"sandbox_id": sandbox, "command": "echo $$; exec sleep 600"}
-        with pytest.raises(Exception, match="(?i)timed out|timeout"):
+        with pytest.raises(Exception, match=r"(?i)timed out|timeout"):
             await tools.session.call_tool("run_command", slow, read_timeout_seconds=2)
         deadline = time.monotonic() + 30
         while "sleep 600" in str(api.get(f"/sandboxes/{sandbox}/processes").json()):

@@ -39,7 +39,8 @@ pub struct App {
     pub listings: Shares<ProjectId>,
     /// Pool for WebSockets.
     pub sockets: Shares<ProjectId>,
-    pub mcp: crate::mcp::Mcp,
+    /// Tools for models, with the sessions of their clients.
+    pub mcp: coffer_mcp::http::Service,
     /// Pool for sessions of MCP clients.
     pub mcp_sessions: Shares<ProjectId>,
     pub commands: Arc<Commands>,

@@ -20,6 +20,9 @@ use coffer_core::clock::now_ms;
 use coffer_telemetry as telemetry;
 use coffer_telemetry::Active;
 
+/// The route whose calls make requests of their own.
+pub(super) const MCP: &str = "/mcp";
+
 /// One request. Extractors fill in what they learn.
 #[derive(Debug)]
 pub(crate) struct Of {
@@ -167,7 +170,7 @@ pub(super) async fn accompany(
     }
     let changes = is_told(&method, answer.status())
         // The requests that a tool makes are recorded, each with its route and subject.
-        && !(route.as_deref() == Some(super::mcp::ROUTE) && answer.status().is_success());
+        && !(route.as_deref() == Some(MCP) && answer.status().is_success());
     if !stranger && (changes || route.as_deref().is_some_and(|route| READS.contains(&route))) {
         let record = AuditRecord {
             id,

@@ -53,10 +53,10 @@ use http::{Method, Uri};
 
 pub use app::App;
 use coffer_core::Code;
+pub use coffer_mcp::http::Service as Mcp;
 pub use e2b::{E2B_ROUTES, E2bRoute, Support};
 use error::ApiError;
 use error::Shape;
-pub use mcp::Mcp;
 pub use ui::UiFile;
 
 /// The refusal for a request that got no place on the port, in our own shape.

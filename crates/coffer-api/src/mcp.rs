@@ -20,26 +20,13 @@ use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, Uri};
 use http_body_util::BodyExt as _;
-use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
 use crate::app::App;
 use crate::auth::{Caller, Read};
+use crate::context;
 use crate::error::ApiError;
 use crate::here::base_url;
-
-pub(super) const ROUTE: &str = "/mcp";
-
-/// The tools and the open sessions.
-#[derive(Debug, Clone)]
-pub struct Mcp(Service);
-
-impl Mcp {
-    /// Sessions end with `stop`.
-    pub fn new(stop: CancellationToken) -> Self {
-        Self(Service::new(stop))
-    }
-}
 
 /// The route; `routes` are those that tools call.
 pub(super) fn router(routes: Router) -> Router<Arc<App>> {
@@ -47,7 +34,7 @@ pub(super) fn router(routes: Router) -> Router<Arc<App>> {
     let answer = move |app: State<Arc<App>>, caller: Caller<Read>, request: Request| {
         answer(app, caller, request, inside)
     };
-    Router::new().route(ROUTE, get(answer.clone()).post(answer.clone()).delete(answer))
+    Router::new().route(context::MCP, get(answer.clone()).post(answer.clone()).delete(answer))
 }
 
 async fn answer(
@@ -65,7 +52,7 @@ async fn answer(
         false => None,
     };
     let place = place.map(|place| Box::new(place) as Box<dyn std::any::Any + Send + Sync>);
-    match app.mcp.0.answer(request, McpCaller::new(client, caller.key_id.to_string()), place).await {
+    match app.mcp.answer(request, McpCaller::new(client, caller.key_id.to_string()), place).await {
         Answer::Response(response) => Ok(response.map(Body::new).into_response()),
         // 404 tells a client to begin a new session.
         Answer::NoSession => {

@@ -4,17 +4,17 @@
 //! sees a request that has none. A session belongs to the key that began it, and holds a place of a pool while it is open.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_client::Client;
 use coffer_core::sync::Mutex;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
+pub use crate::caller::Caller;
+use crate::caller::{Held, Owners, Seat};
 use crate::server::{Access, Server};
 
 /// The header that names a session.
@@ -24,48 +24,6 @@ const IDLE: Duration = Duration::from_secs(600);
 /// `write_file` has the content of a file in it.
 const LARGEST_REQUEST: usize = 12 << 20;
 
-/// Who sent a request.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// Sends requests with the caller's key.
-    pub client: Client,
-    /// Names the key.
-    pub key: String,
-    pub(crate) seat: Option<Seat>,
-}
-
-impl Caller {
-    pub fn new(client: Client, key: String) -> Self {
-        Self { client, key, seat: None }
-    }
-}
-
-/// A session's place, given back when the session has ended.
-#[derive(Clone)]
-pub(crate) struct Seat(#[expect(dead_code, reason = "held for its drop")] Arc<Held>);
-
-impl std::fmt::Debug for Seat {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seat")
-    }
-}
-
-struct Held {
-    id: Mutex<Option<String>>,
-    owners: Owners,
-    _place: Box<dyn Any + Send + Sync>,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(id) = self.id.lock().take() {
-            self.owners.lock().remove(&id);
-        }
-    }
-}
-
-/// The key of each open session.
-type Owners = Arc<Mutex<HashMap<String, String>>>;
 type Inner = StreamableHttpService<Server, LocalSessionManager>;
 
 /// The body of an answer.
@@ -147,8 +105,8 @@ impl Service {
         {
             return Answer::NoSession;
         }
-        let held = place
-            .map(|place| Arc::new(Held { id: Mutex::new(None), owners: self.owners.clone(), _place: place }));
+        let held =
+            place.map(|place| Arc::new(Held { id: Mutex::new(None), owners: self.owners.clone(), place }));
         caller.seat = held.clone().map(Seat);
         let key = caller.key.clone();
         forget_keys(request.headers_mut());

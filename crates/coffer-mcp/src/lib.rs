@@ -16,6 +16,7 @@
     )
 )]
 
+mod caller;
 mod cut;
 pub mod http;
 pub mod install;

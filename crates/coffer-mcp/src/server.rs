@@ -11,7 +11,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 
-use crate::http::Caller;
+use crate::caller::{Caller, Seat};
 use crate::tool::Call;
 use crate::{resources, tools};
 
@@ -34,7 +34,7 @@ pub(crate) enum Access {
 pub(crate) struct Server {
     access: Access,
     /// The session's place in its pool, until the session ends.
-    seat: OnceLock<crate::http::Seat>,
+    seat: OnceLock<Seat>,
 }
 
 impl Server {

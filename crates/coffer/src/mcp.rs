@@ -1,8 +1,10 @@
 //! `coffer mcp`: the tools for models, on stdin and stdout.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use coffer_client::Client;
+
+use crate::printer::{self, hint};
 
 /// Serves the tools to the program that started it, which is an MCP client such as Claude Code.
 ///
@@ -55,7 +57,10 @@ fn variable(name: &str) -> Option<String> {
 fn serve() -> anyhow::Result<()> {
     let url = variable("COFFER_URL").unwrap_or_else(|| DEFAULT_URL.into());
     let Some(key) = variable("COFFER_API_KEY") else {
-        bail!("COFFER_API_KEY is not set\nhint: set it to a key of your project; `coffer up` prints one");
+        return Err(hint(
+            "COFFER_API_KEY is not set",
+            "set it to a key of your project; it is in `env` in the data directory",
+        ));
     };
     let client = Client::new(&url, Some(&key))?;
     if client.is_exposed() {
@@ -74,7 +79,9 @@ impl Install {
         let key = match (self.with_key, variable("COFFER_API_KEY")) {
             (false, _) => None,
             (true, Some(key)) => Some(key),
-            (true, None) => bail!("COFFER_API_KEY is not set\nhint: it is the key that --with-key writes"),
+            (true, None) => {
+                return Err(hint("COFFER_API_KEY is not set", "it is the key that --with-key writes"));
+            }
         };
         let home = variable("HOME").or_else(|| variable("USERPROFILE")).context("HOME is not set")?;
         let program = std::env::current_exe().context("could not find out where this program is")?;
@@ -88,7 +95,7 @@ impl Install {
         let plan = coffer_mcp::install::plan(&self.client, &places, &wish)?;
         if self.dry_run {
             eprintln!("would write {}:", plan.path.display());
-            crate::printer::line(plan.shown());
+            printer::line(plan.shown());
             return Ok(());
         }
         plan.write()?;

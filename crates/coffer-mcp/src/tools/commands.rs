@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::{MOST_BYTES, USUAL_BYTES, bounded};
+use super::bounds::{MOST_BYTES, USUAL_BYTES, bounded};
 use crate::cut::{Cut, whole_length};
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 

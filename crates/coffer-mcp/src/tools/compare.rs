@@ -7,7 +7,7 @@ use coffer_api_types::git::DiffQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::files::one_line;
+use super::bounds::one_line;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
 const MOST_SANDBOXES: usize = 10;

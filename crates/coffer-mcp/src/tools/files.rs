@@ -7,7 +7,7 @@ use coffer_client::Upload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bounded;
+use super::bounds::{bounded, one_line};
 use crate::cut::whole_length;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
@@ -42,16 +42,9 @@ pub(super) fn tools() -> Vec<Tool> {
     ]
 }
 
-/// Paths that the API takes: absolute, or below a home.
-fn checked(path: &str) -> Result<(), Failure> {
-    if path.starts_with('/') || path.starts_with("~/") {
-        return Ok(());
-    }
-    let shown: String = path.chars().take(100).collect();
-    Err(Failure::bad_request(
-        format!("path '{shown}' is neither absolute nor below ~/"),
-        "write it as /home/user/… or ~/…",
-    ))
+/// A path as the API takes it: absolute, or below the home. `git_clone` returns paths that are relative to it.
+fn whole(path: &str) -> String {
+    if path.starts_with('/') || path.starts_with("~/") { path.to_string() } else { format!("~/{path}") }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -59,7 +52,7 @@ fn checked(path: &str) -> Result<(), Failure> {
 struct ReadInput {
     /// The sandbox.
     sandbox_id: String,
-    /// Absolute, or below `~/`.
+    /// Absolute, or relative to the home of the template's user.
     path: String,
     /// The first byte to return; 0 by default.
     #[serde(default)]
@@ -83,9 +76,9 @@ struct Read {
 }
 
 async fn read(call: Call, input: ReadInput) -> Result<Outcome<Read>, Failure> {
-    checked(&input.path)?;
+    let path = whole(&input.path);
     let most = bounded(input.max_bytes, USUAL_READ, MOST_READ);
-    let mut file = call.client.read_file(&input.sandbox_id, &input.path, input.offset).await?;
+    let mut file = call.client.read_file(&input.sandbox_id, &path, input.offset).await?;
     let size_bytes = file.length.map(|rest| input.offset + rest);
     let mut bytes = Vec::new();
     while bytes.len() <= most
@@ -117,7 +110,7 @@ async fn read(call: Call, input: ReadInput) -> Result<Outcome<Read>, Failure> {
             input.offset
         ));
     }
-    Ok(Outcome::new(text, Read { path: input.path, content, encoding, size_bytes, next_offset }))
+    Ok(Outcome::new(text, Read { path, content, encoding, size_bytes, next_offset }))
 }
 
 /// How `content` is written.
@@ -135,7 +128,7 @@ enum Encoding {
 struct WriteInput {
     /// The sandbox.
     sandbox_id: String,
-    /// Absolute, or below `~/`.
+    /// Absolute, or relative to the home of the template's user.
     path: String,
     /// The whole new content.
     content: String,
@@ -154,7 +147,7 @@ struct Written {
 }
 
 async fn write(call: Call, input: WriteInput) -> Result<Outcome<Written>, Failure> {
-    checked(&input.path)?;
+    let path = whole(&input.path);
     let bytes = match input.encoding {
         Encoding::Utf8 => input.content.into_bytes(),
         Encoding::Base64 => STANDARD.decode(input.content.trim()).map_err(|error| {
@@ -165,10 +158,8 @@ async fn write(call: Call, input: WriteInput) -> Result<Outcome<Written>, Failur
         })?,
     };
     let length = bytes.len();
-    let entry = call
-        .client
-        .write_file(&input.sandbox_id, &input.path, input.user.as_deref(), Upload::bytes(bytes))
-        .await?;
+    let entry =
+        call.client.write_file(&input.sandbox_id, &path, input.user.as_deref(), Upload::bytes(bytes)).await?;
     let text = format!("wrote {length} bytes to {}", entry.path);
     Ok(Outcome::new(
         text,
@@ -229,9 +220,4 @@ async fn list(call: Call, input: ListInput) -> Result<Outcome<Listed>, Failure> 
         text.push_str(&format!("\n[only the first {limit}; list a subdirectory, or raise limit]"));
     }
     Ok(Outcome::new(text, Listed { entries, more }))
-}
-
-/// A name that cannot look like two lines.
-pub(super) fn one_line(name: &str) -> String {
-    name.replace(['\n', '\r'], "␤")
 }

@@ -4,7 +4,7 @@ use coffer_api_types::git::{DiffQuery, NewClone, NewCommit, NewPullRequest, NewP
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bounded;
+use super::bounds::bounded;
 use crate::cut;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 

@@ -1,5 +1,6 @@
 //! Every tool, by subject.
 
+mod bounds;
 mod commands;
 mod compare;
 mod files;
@@ -33,15 +34,6 @@ pub(crate) fn all() -> &'static [Tool] {
 
 pub(crate) fn find(name: &str) -> Option<&'static Tool> {
     TOOLS.iter().find(|tool| tool.description.name == name)
-}
-
-/// How many bytes of a text a result has, unless the caller asks for another number.
-pub(crate) const USUAL_BYTES: usize = 16 << 10;
-pub(crate) const MOST_BYTES: usize = 64 << 10;
-
-/// The number that a caller asks for, within bounds.
-pub(crate) fn bounded(asked: Option<u32>, usual: usize, most: usize) -> usize {
-    asked.map_or(usual, |asked| (asked as usize).clamp(1, most))
 }
 
 #[cfg(test)]

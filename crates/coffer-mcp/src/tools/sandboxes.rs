@@ -8,7 +8,7 @@ use coffer_api_types::snapshots::NewSnapshot;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::bounded;
+use super::bounds::bounded;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
 /// A sandbox of a client that vanished ends after this time without use.
@@ -138,7 +138,9 @@ async fn create(call: Call, input: Create) -> Result<Outcome<Shown>, Failure> {
         ..NewSandbox::default()
     };
     let mut made = call.client.create_sandbox(&new, None).await;
-    if asked.is_none() && made.as_ref().is_err_and(|error| error.code() == Some("bad_request")) {
+    if asked.is_none()
+        && made.as_ref().is_err_and(|error| matches!(error.code(), Some("invalid" | "bad_request")))
+    {
         // The installation allows less than four hours: then its own default.
         new.timeout_s = None;
         made = call.client.create_sandbox(&new, None).await;

@@ -4,7 +4,7 @@ use coffer_api_types::exec::{NewCommand, Program};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{bounded, files::one_line};
+use super::bounds::{bounded, one_line};
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
 const USUAL_MATCHES: usize = 100;

@@ -6,7 +6,7 @@ use coffer_core::{AgentId, Priority};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{bounded, files::one_line};
+use super::bounds::{bounded, one_line};
 use crate::cut;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 

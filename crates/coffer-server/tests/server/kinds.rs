@@ -30,6 +30,9 @@ A test walks all routes with all kinds and writes this page (`COFFER_UPDATE=1`);
 
 /// Routes that are not in our OpenAPI description.
 const MORE: &[(&str, &str)] = &[
+    ("GET", "/mcp"),
+    ("POST", "/mcp"),
+    ("DELETE", "/mcp"),
     ("GET", "/sandboxes"),
     ("POST", "/sandboxes"),
     ("GET", "/v2/sandboxes"),

@@ -33,6 +33,7 @@ mod lifecycle;
 mod limits;
 mod listing;
 mod log_search;
+mod mcp;
 mod network;
 mod origin;
 mod output;

@@ -35,6 +35,8 @@ fn help() {
     check("help_config", &["config", "--help"]);
     check("help_template", &["template", "--help"]);
     check("help_doctor", &["doctor", "--help"]);
+    check("help_mcp", &["mcp", "--help"]);
+    check("help_mcp_install", &["mcp", "install", "--help"]);
 }
 
 #[test]
