@@ -107,7 +107,7 @@ def test_ctrl_c_ends_the_command_inside(coffer, sandbox, env):
     assert started.stdout.readline() == b"begun\n"
     started.send_signal(signal.SIGINT)
     assert started.wait(30) == 130
-    left = lambda: coffer("exec", sandbox, "pgrep -f 'sleep 1000' | grep -v $$ | wc -l").strip() == b"0"  # noqa: E731
+    left = lambda: coffer("exec", sandbox, "pgrep -f 'sleep 1000' | grep -v $$ | wc -l").strip() == b"0"
     eventually(left, "the command ended", 20)
 
 
@@ -237,7 +237,9 @@ for name in ['good', '../escaped']:
 out.close()
 """
     coffer("cp", "-", f"{sandbox}:/tmp/evil.py", stdin=script.encode())
-    install = "printf '#!/bin/sh\\nexec python3 /tmp/evil.py > $2\\n' > /usr/local/bin/tar && chmod 755 /usr/local/bin/tar"
+    install = (
+        "printf '#!/bin/sh\\nexec python3 /tmp/evil.py > $2\\n' > /usr/local/bin/tar && chmod 755 /usr/local/bin/tar"
+    )
     coffer("exec", "-u", "root", sandbox, "--", "sh", "-c", install)
     coffer("exec", sandbox, "mkdir -p src")
     coffer("cp", f"{sandbox}:src", tmp_path / "into", code=1)

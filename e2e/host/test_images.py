@@ -1,10 +1,13 @@
 """Templates from images of a real registry: Debian's `docker-registry`, with a password, on loopback."""
 
+import os
+
 import httpx
 import pytest
 from e2b import Sandbox, Template
 from e2b.exceptions import BuildException
 
+from coffer_up import eventually
 from registry import PASSWORD, USER, push, root_layers
 from registry import registry as run_registry
 

@@ -133,6 +133,7 @@ async fn a_free_place_goes_to_the_tenant_with_the_fewest() {
 
 /// Semaphores that tenants do not share, and why.
 const OTHER_SEMAPHORES: &[(&str, usize, &str)] = &[
+    ("coffer-code/src/serve.rs", 1, "inside one sandbox"),
     ("coffer-egress/src/sandbox.rs", 4, "of one sandbox"),
     ("coffer-node/src/rpc.rs", 1, "of one server, which shares it out as `host_calls`"),
     ("coffer-node/src/reaper.rs", 2, "removal of what has ended; no request waits for it"),
