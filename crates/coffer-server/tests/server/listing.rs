@@ -113,7 +113,9 @@ async fn templates_are_listed_and_one_is_the_default() {
     assert!(names.is_sorted() && names.contains(&"base"), "{page}");
     for item in page["items"].as_array().unwrap() {
         assert_eq!(item["is_default"], json!(item["name"] == "base"), "{item}");
-        assert!(item["build"].is_string() && item["user"].is_string(), "{item}");
+        let is_built = item["state"] == "ready";
+        assert_eq!((item["build"].is_string(), item["user"].is_string()), (is_built, is_built), "{item}");
+        assert_eq!(is_built, item["kind"] == "server", "nobody has built the catalogue: {item}");
     }
     app.as_key("e2b_0000000000000000000000000000000000000000", Method::GET, "/api/v1/templates", json!(null))
         .await

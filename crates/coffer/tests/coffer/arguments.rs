@@ -56,7 +56,7 @@ fn unknown_words_are_refused() {
         2,
         &[
             "invalid value 'fly'",
-            "[possible values: base, debian-12, debian-13, agent-sandbox-dev-node22, minimal, node, python]",
+            "[possible values: base, debian-12, debian-13, agent-sandbox-dev-node22, code-interpreter-v1, ",
         ],
     );
 }
