@@ -116,7 +116,7 @@ fn bad_settings_are_refused_before_anything_is_made() {
         (
             ["--set", "catalogue.build=node,nodes"],
             "`catalogue.build` = [\"node\",\"nodes\"] (flag --set): has `nodes`, which is not in the catalogue: \
-             agent-sandbox-dev-node22, minimal, node, python",
+             agent-sandbox-dev-node22, code-interpreter-v1, minimal, node, python",
         ),
         (
             ["--set", "mirrors.hosts=10.0.0.1"],
