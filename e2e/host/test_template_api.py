@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from coffer_up import eventually
-from test_images import layer, libraries
+from registry import layer, libraries
 
 SECRET = "s3cret-of-the-build"
 DOCKERFILE = """\
