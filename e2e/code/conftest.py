@@ -5,6 +5,7 @@ With COFFER_CODE_READY set, the server of the environment is used as it is: for 
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,9 +25,8 @@ def server():
     if os.environ.get("COFFER_CODE_READY"):
         yield
         return
-    from build import build
     from client_config import ClientConfig
-    from coffer_up import CofferUp
+    from coffer_up import CofferUp, binary
 
     config = ClientConfig()
     for client in ("pip", "apt"):
@@ -37,7 +37,8 @@ def server():
     with CofferUp(scratch / "data", "--ephemeral", *config.options(scratch), pool_size="8GiB") as up:
         before = dict(os.environ)
         os.environ.update(up.env())
-        build()
+        # As an operator does it.
+        subprocess.run([binary(), "template", "build", "code-interpreter-v1", "--data-dir", up.data_dir], check=True)
         yield up
         os.environ.clear()
         os.environ.update(before)

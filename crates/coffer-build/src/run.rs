@@ -348,21 +348,25 @@ impl Attempt<'_> {
 
     async fn spec(&self, begin: &Begin) -> Result<CreateSpec, StepError> {
         let fleet = &self.builds.fleet;
+        let (memory, purpose) = match begin {
+            Begin::Template(_) | Begin::Snapshot(_) => (Some(false), SandboxPurpose::Build),
+            Begin::Finished(_) => (None, SandboxPurpose::Use),
+        };
         let base = match begin {
             Begin::Template(_) => None,
-            Begin::Snapshot(snapshot) => {
+            Begin::Snapshot(snapshot) | Begin::Finished(snapshot) => {
                 let row = self.builds.store.snapshot(&self.builds.store.operator(), *snapshot).await;
                 let row = row.map_err(|error| StepError::Transient(chain(&error)))?;
                 let row = row
                     .filter(|row| row.project == self.scope.project() || fleet.shares_project(row.project));
                 let row =
                     row.ok_or_else(|| StepError::Transient(format!("snapshot {snapshot} no longer exists")))?;
-                Some(fleet.base_of(&row, Some(false))?)
+                Some(fleet.base_of(&row, memory)?)
             }
         };
         let template = match begin {
             Begin::Template(name) => name.as_str(),
-            Begin::Snapshot(_) => DEFAULT_TEMPLATE,
+            Begin::Snapshot(_) | Begin::Finished(_) => DEFAULT_TEMPLATE,
         };
         let template: TemplateRef = template.parse().expect("names of templates are references");
         let network = NetworkSettings::from_e2b(None, None);
@@ -389,8 +393,8 @@ impl Attempt<'_> {
                 disk_mib: size.disk_mib,
             },
             base,
-            memory: Some(false),
-            purpose: SandboxPurpose::Build,
+            memory,
+            purpose,
             volumes: Vec::new(),
             idempotency: None,
         })

@@ -21,7 +21,7 @@ impl Attempt<'_> {
         let Some(definition) = self.builds.catalogue.asked_by(&self.build.row) else { return Ok(()) };
         log.set_step("smoke");
         let base = Base {
-            begin: Begin::Snapshot(snapshot),
+            begin: Begin::Finished(snapshot),
             identity: String::new(),
             note: "the finished template".to_string(),
         };

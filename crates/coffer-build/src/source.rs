@@ -12,6 +12,8 @@ pub(crate) enum Begin {
     /// A template of the host.
     Template(String),
     Snapshot(SnapshotId),
+    /// A finished template, as its users start it: with its service, and with memory if it has some.
+    Finished(SnapshotId),
 }
 
 /// A base that exists.
