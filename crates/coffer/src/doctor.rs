@@ -97,7 +97,7 @@ fn is_running(settings: &Settings) -> bool {
 
 /// The findings that `coffer up` should mention at its start, in one line.
 pub(crate) fn quick_line(settings: &Settings) -> Option<String> {
-    let mut findings = host::check(&host::Machine::this());
+    let mut findings = host::check_without_programs();
     findings.extend(storage::check(settings));
     findings.extend(orphans::check(settings, false));
     let worth = findings.iter().filter(|finding| finding.status >= Status::Warn);

@@ -28,13 +28,19 @@ pub(super) struct Machine {
 
 impl Machine {
     pub(super) fn this() -> Self {
+        let gvisor = output_of("runsc", "--version").is_some();
+        Self { no_criu: coffer_node::memory_lacks(), gvisor, ..Self::unasked() }
+    }
+
+    /// What is known without starting a program.
+    fn unasked() -> Self {
         Self {
             proc: "/proc".into(),
             dev: "/dev".into(),
             is_root: geteuid().is_root(),
             now_ms: coffer_core::clock::now_ms(),
-            no_criu: coffer_node::memory_lacks(),
-            gvisor: output_of("runsc", "--version").is_some(),
+            no_criu: None,
+            gvisor: false,
             release: rustix::system::uname().release().to_string_lossy().into_owned(),
         }
     }
@@ -48,6 +54,11 @@ impl Machine {
 fn output_of(program: &str, argument: &str) -> Option<String> {
     let output = Command::new(program).arg(argument).stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The checks that start no program: `up` collects every child that ends, so it cannot wait for one of its own here.
+pub(super) fn check_without_programs() -> Vec<Finding> {
+    limits(&Machine::unasked())
 }
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {

@@ -102,6 +102,8 @@ fn orphans_are_found_and_removed_when_asked() {
     }
     let home = Home::new();
     let up = Up::start(&home.data(), &[]);
+    let log = std::fs::read_to_string(home.data().with_extension("log")).unwrap();
+    assert!(!log.contains("could not be run"), "`up` starts no program to look for faults: {log}");
     // The server answers, and its own files and cgroups are no orphans.
     let listen = up.listen.to_string();
     let healthy = doctor(&home.data(), &["--listen", &listen]);
