@@ -67,6 +67,7 @@ pub async fn preflight(engine: &dyn Engine) -> Result<Duration, PreflightError> 
         network: Policy::default(),
         snapshot: None,
         from_template: false,
+        template_owner: None,
         memory: false,
         volumes: Vec::new(),
     };

@@ -46,14 +46,18 @@ pub struct WarmChoice {
     pub min: usize,
     /// Maximum for all shapes together; 0 turns the warm pool off.
     pub max: usize,
+    /// Memory of all slots that were restored with processes, in bytes; 0 for no such slots.
+    pub memory: u64,
 }
 
 impl WarmChoice {
-    pub const OFF: Self = Self { min: 0, max: 0 };
+    pub const OFF: Self = Self { min: 0, max: 0, memory: 0 };
+    /// The usual [`memory`](Self::memory).
+    pub const MEMORY: u64 = 512 << 20;
 
     /// At most `max`, and a few when idle.
     pub fn up_to(max: usize) -> Self {
-        Self { min: max.min(2), max }
+        Self { min: max.min(2), max, memory: Self::MEMORY }
     }
 }
 

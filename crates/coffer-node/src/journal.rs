@@ -260,6 +260,7 @@ mod tests {
                 network: coffer_core::network::Policy::default(),
                 snapshot: None,
                 from_template: false,
+                template_owner: None,
                 memory: false,
                 volumes: Vec::new(),
             },

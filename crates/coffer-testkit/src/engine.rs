@@ -226,6 +226,7 @@ impl FakeEngine {
             network: Policy::default(),
             snapshot: None,
             from_template: false,
+            template_owner: None,
             memory: false,
             volumes: Vec::new(),
         };

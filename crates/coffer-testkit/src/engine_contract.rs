@@ -93,6 +93,7 @@ impl Asking<'_> {
             network: Policy::default(),
             snapshot: None,
             from_template: false,
+            template_owner: None,
             memory: false,
             volumes: Vec::new(),
         }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use coffer_core::network::{Policy, Refusals, Traffic};
 use coffer_core::{
-    Boot, Limits, Memory, MountPath, SandboxId, SnapshotId, StartCommand, TemplateDefaults, VolumeId,
+    Boot, Limits, Memory, MountPath, ProjectId, SandboxId, SnapshotId, StartCommand, TemplateDefaults,
+    VolumeId,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -153,6 +154,9 @@ pub struct CreateSandbox {
     /// Whether the snapshot is a template's, so that more sandboxes from it are likely: the node may keep some ready.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_template: bool,
+    /// The project whose template it is; nothing for a template of all projects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_owner: Option<ProjectId>,
     /// Continue the snapshot's processes instead of booting.
     #[serde(default)]
     pub memory: bool,

@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pool_size: Option<u64>,
     #[arg(long, default_value_t = WarmChoice::default().max)]
     warm_slots: usize,
+    #[arg(long, default_value_t = WarmChoice::MEMORY)]
+    warm_memory: u64,
     #[arg(long)]
     memory_reserve: Option<u64>,
     /// Memory of all git processes of the server
@@ -78,7 +80,7 @@ impl Node {
             template_dir: self.template_dir,
             agentd: AGENTD,
             pool: PoolChoice::Auto { size_bytes: self.pool_size },
-            warm: WarmChoice::up_to(self.warm_slots),
+            warm: WarmChoice { memory: self.warm_memory, ..WarmChoice::up_to(self.warm_slots) },
             memory_reserve: self.memory_reserve,
             git_memory: self.git_memory,
             server_gid: self.server_gid,

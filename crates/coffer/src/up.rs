@@ -248,6 +248,7 @@ impl Plan {
             flag("template-dir", &self.settings().template.dir),
             format!("--server-gid={}", identity.gid),
             format!("--warm-slots={}", node.warm_slots),
+            format!("--warm-memory={}", node.warm_memory.as_bytes()),
             format!("--parent={}", std::process::id()),
         ];
         arguments.extend(node.pool_size.map(|size| format!("--pool-size={}", size.as_bytes())));

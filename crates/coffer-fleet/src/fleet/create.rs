@@ -84,6 +84,8 @@ pub struct Base {
     pub secrets: BTreeMap<String, String>,
     /// The template whose use this is.
     pub spawns: Option<TemplateId>,
+    /// The project of that template; nothing for a template of all projects.
+    pub template_owner: Option<ProjectId>,
 }
 
 impl Fleet {
@@ -139,6 +141,7 @@ impl Fleet {
             metrics.spawned(&template);
             let name = template.clone();
             let spawns = spec.base.as_ref().and_then(|base| base.spawns);
+            let template_owner = spec.base.as_ref().and_then(|base| base.template_owner);
             let order = CreateSandbox {
                 sandbox: id,
                 template,
@@ -147,6 +150,7 @@ impl Fleet {
                 network: reach,
                 snapshot: new.origin.map(|origin| origin.snapshot),
                 from_template: spawns.is_some(),
+                template_owner,
                 memory: spec.base.is_some_and(|base| base.memory),
                 volumes: new.volumes.iter().map(node_mount).collect(),
             };

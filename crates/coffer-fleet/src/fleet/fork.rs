@@ -139,6 +139,7 @@ impl Fleet {
             let position = i64::from(at) + 1;
             let base = Base {
                 spawns: None,
+                template_owner: None,
                 origin: Origin { parent: source.id, snapshot, fork_position: Some(position) },
                 memory: memory.into(),
                 template: engine_template(source),

@@ -204,6 +204,7 @@ impl Fleet {
             network: Policy::default(),
             snapshot: None,
             from_template: false,
+            template_owner: None,
             memory: false,
             volumes: vec![NodeMount { volume: row.id, path, read_only: false }],
         };

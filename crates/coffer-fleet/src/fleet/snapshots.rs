@@ -394,6 +394,7 @@ impl Fleet {
             limits: row.limits,
             secrets: if memory { row.secrets.clone() } else { BTreeMap::new() },
             spawns: None,
+            template_owner: None,
         })
     }
 
@@ -421,6 +422,7 @@ impl Fleet {
             alias: Some(found.name),
             limits: size.over(self.limits),
             spawns: Some(found.id),
+            template_owner: Some(scope.project()),
             ..self.base_of(&row, memory)?
         }))
     }

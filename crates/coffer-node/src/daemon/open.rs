@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cgroup::{self, Cgroups};
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, WarmChoice};
 use crate::features::{Feature, Features, Need, Row, Unusable};
 use crate::journal::{self, Journal};
 use crate::memory::{self, Images};
@@ -144,8 +144,11 @@ pub(super) fn open(
         tracing::warn!("{warning}");
     }
     let recipe = OverlayRecipe::for_kernel(&features);
+    // A slot with processes must not run until it is claimed.
+    let can_keep = cgroups.can_freeze() && memory::lacks().is_none();
+    let warm = WarmChoice { memory: if can_keep { config.warm.memory } else { 0 }, ..config.warm };
     let node = Node {
-        warm: Warm::open(&data_dir, config.warm),
+        warm: Warm::open(&data_dir, warm),
         data_dir,
         run_dir: run_dir.clone(),
         server_gid: config.server_gid,

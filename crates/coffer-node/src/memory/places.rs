@@ -233,6 +233,11 @@ impl Place {
         Ok(image)
     }
 
+    /// How much memory the processes of an image take, as far as the image shows.
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
+        Ok(Image::read(&self.kept)?.bytes)
+    }
+
     /// The memory that an image needs while CRIU works on it.
     pub(crate) fn memory_needed(&self) -> io::Result<u64> {
         let image = Image::read(&self.kept)?;

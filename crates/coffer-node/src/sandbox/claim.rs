@@ -14,20 +14,30 @@ use crate::node::{Node, blocking};
 use crate::process::Alive;
 use crate::warm::{Shape, Slot};
 
-use super::boot::boot;
-use super::prepare::{Launch, check_room};
+use super::prepare::{Launch, check_room, internal};
 use super::provision::{self, Resume};
 use super::remains::{Record, Remains};
+use super::start;
 
 /// Creates a slot, or removes what it created so far.
 pub(super) async fn make(node: &Arc<Node>, shape: &Shape) -> Result<Slot, NodeError> {
     let entry = provision::reserve(node, &shape.slot()).await?;
     let made = async {
         provision::make_files(node, &entry).await?;
-        boot(node, &entry).await
+        let launch = start::begin(node, &entry, Resume::wanted(&entry.spec)).await?;
+        if shape.has_processes()
+            && let Err(error) = launch.alive.cgroup.freeze().await
+        {
+            launch.alive.end().await;
+            return Err(internal("freeze its processes")(error));
+        }
+        Ok(launch)
     };
     match made.await {
-        Ok(Launch { alive, process, listeners }) => Ok(Slot { entry, process, alive, listeners }),
+        Ok(Launch { alive, process, listeners }) => {
+            let bytes = if shape.has_processes() { alive.cgroup.usage().memory_bytes } else { 0 };
+            Ok(Slot { entry, process, alive, listeners, bytes })
+        }
         Err(error) => {
             Remains::of(node, &entry, Record::Removed).give_back_later().await;
             Err(error)
@@ -45,7 +55,7 @@ pub(super) async fn end(node: &Arc<Node>, slot: Slot) {
 /// scratch.
 pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Entry, Alive)> {
     let shape = Shape::of(spec)?;
-    if node.warm.is_off() || !node.warm.ask(&shape) {
+    if !node.warm.keeps(&shape) || !node.warm.ask(&shape) {
         return None;
     }
     let (claiming, spec) = (node.clone(), spec.clone());
@@ -54,7 +64,7 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
         provision::check(&spec)?;
         // Anything that prevents a new sandbox fails here too; the cold path then reports the error.
         let (template, overlays, _) =
-            provision::find_origin(&node, &spec.template, spec.snapshot, Resume::Boot)?;
+            provision::find_origin(&node, &spec.template, spec.snapshot, Resume::wanted(&spec))?;
         let now = (template, overlays);
         if check_room(&node).is_err() {
             return Ok(None);
@@ -92,6 +102,10 @@ pub(super) async fn claim(node: &Arc<Node>, spec: &CreateSandbox) -> Option<(Ent
 /// is a slot, after that a sandbox, even if this node dies. After a failure it is still a slot, but unusable.
 fn become_sandbox(slot: &Slot, node: &Node, spec: &CreateSandbox) -> io::Result<Entry> {
     take_name(slot, &slot.entry.spec.hostname, &spec.hostname)?;
+    if slot.has_processes() {
+        // Before the entry says that it runs: a frozen sandbox without a mark is taken for one that a caller froze.
+        slot.alive.cgroup.thaw()?;
+    }
     let entry = Entry {
         spec: spec.clone(),
         slot: Some(slot.entry.name()),
@@ -165,8 +179,8 @@ fn is_own_file(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|errno| own.contains(&errno))
 }
 
-/// Replaces the content of a file that has exactly `was`. No process inside could have put a link there yet; a
-/// template may have one, and links are not followed.
+/// Replaces the content of a file that has exactly `was`. No process inside runs; a template may have a link there, and
+/// links are not followed.
 fn overwrite(root: &OwnedFd, path: &str, was: &str, content: &str) -> io::Result<()> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;

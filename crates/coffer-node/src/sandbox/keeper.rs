@@ -9,7 +9,7 @@ use coffer_wire::node::{NodeError, NodeErrorCode};
 
 use crate::node::{Node, blocking};
 use crate::scarcity;
-use crate::warm::Slot;
+use crate::warm::{Lack, Shape, Slot};
 
 use super::claim;
 use super::provision::{Resume, find_origin};
@@ -25,7 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(60);
 const LONGEST_BURST: Duration = Duration::from_secs(2);
 /// After a failure: a full disk or a missing template do not pass by themselves.
 const PUT_OFF: Duration = Duration::from_secs(10);
-/// Create no slot with less memory than this left on the host.
+/// Create no slot with less memory than this left on the host, and end those with processes.
 const MEMORY_FLOOR: u64 = 512 * 1024 * 1024;
 
 /// Keeps as many slots ready as are wanted, until [`stop`](crate::warm::Warm::stop); then ends all of them.
@@ -33,8 +33,13 @@ pub(crate) async fn keep(node: Arc<Node>) {
     let warm = &node.warm;
     while !warm.is_closing() {
         discard(&node, outdated(&node).await).await;
-        while let Some(shape) = warm.lacking() {
-            if !memory_allows() || !quiet(&node).await {
+        while let Some(Lack { shape, bytes }) = warm.lacking() {
+            let Some(bytes) = bytes else {
+                weigh(&node, &shape).await;
+                continue;
+            };
+            // A restore needs its image too, decrypted.
+            if !memory_allows(bytes.saturating_mul(2)) || !quiet(&node).await {
                 break;
             }
             // A snapshot that is deleted meanwhile waits for this slot, and ends it.
@@ -62,6 +67,13 @@ pub(crate) async fn keep(node: Arc<Node>) {
     discard(&node, warm.close()).await;
 }
 
+/// Finds out how much memory a slot will take that is restored with processes. If that cannot be known, making it fails.
+async fn weigh(node: &Arc<Node>, shape: &Shape) {
+    let image = shape.snapshot().map(|snapshot| node.images.of_snapshot(snapshot));
+    let read = tokio::task::spawn_blocking(move || image.and_then(|image| image.bytes().ok()));
+    node.warm.weigh(shape, read.await.ok().flatten().unwrap_or_default());
+}
+
 async fn outdated(node: &Arc<Node>) -> Vec<Slot> {
     let looking = node.clone();
     let found = tokio::task::spawn_blocking(move || {
@@ -70,13 +82,18 @@ async fn outdated(node: &Arc<Node>) -> Vec<Slot> {
             .warm
             .origins()
             .into_iter()
-            .map(|(template, snapshot)| {
-                let found = find_origin(&looking, &template, snapshot, Resume::Boot);
-                ((template, snapshot), found.map(|(info, overlays, _)| (info, overlays)).ok())
+            .map(|(template, snapshot, memory)| {
+                let resume = snapshot.filter(|_| memory).map_or(Resume::Boot, Resume::Memory);
+                let found = find_origin(&looking, &template, snapshot, resume);
+                ((template, snapshot, memory), found.map(|(info, overlays, _)| (info, overlays)).ok())
             })
             .collect();
+        let is_low = !memory_allows(0);
         let is_stale = |slot: &Slot| {
-            now.get(&slot.origin()).is_some_and(|now| now.as_ref().is_none_or(|now| !slot.is_of(now)))
+            // Their memory is of more use to sandboxes.
+            let is_burden = is_low && slot.has_processes();
+            is_burden
+                || now.get(&slot.origin()).is_some_and(|now| now.as_ref().is_none_or(|now| !slot.is_of(now)))
         };
         looking.warm.outdated(is_stale)
     });
@@ -116,6 +133,6 @@ async fn quiet(node: &Node) -> bool {
     false
 }
 
-fn memory_allows() -> bool {
-    scarcity::available_bytes().is_none_or(|available| available >= MEMORY_FLOOR)
+fn memory_allows(bytes: u64) -> bool {
+    scarcity::available_bytes().is_none_or(|available| available >= MEMORY_FLOOR.saturating_add(bytes))
 }

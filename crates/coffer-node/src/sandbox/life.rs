@@ -234,6 +234,7 @@ mod tests {
             network: Policy::default(),
             snapshot: None,
             from_template: false,
+            template_owner: None,
             memory: false,
             volumes: Vec::new(),
         };

@@ -1,11 +1,14 @@
 //! The warm pool: slots, which are sandboxes that already run and are not assigned yet.
 //!
-//! A slot is created like any sandbox and then waits, before its agentd gets its identity. A create request
+//! A slot is created like any sandbox and then waits, before its agentd gets its identity. One that continues the processes
+//! of a template is frozen meanwhile. A create request
 //! claims one of the same [`Shape`]; if there is none, it creates a sandbox from scratch. A claimed slot is a
 //! sandbox from then on and never returns to the pool. The number of slots follows recent demand;
 //! `sandbox::keep` creates and ends them in the background.
 
+mod row;
 mod shapes;
+mod share;
 mod slot;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -22,14 +25,15 @@ use tokio_util::sync::CancellationToken;
 use crate::cgroup::SandboxCgroup;
 use crate::config::WarmChoice;
 
+use row::Row;
 pub(crate) use shapes::Shape;
 use shapes::{Demand, targets};
-pub(crate) use slot::Slot;
+pub(crate) use slot::{Origin, Slot};
 
 /// Shapes that slots are kept for at the same time: of templates of the host, and of templates of projects.
 const SHAPES: usize = 4;
 const SNAPSHOT_SHAPES: usize = 4;
-/// How much memory the slots of projects' templates may use together.
+/// How much memory the slots of projects' templates that only boot may use together.
 const SNAPSHOT_MEMORY: u64 = 256 * 1024 * 1024;
 /// The file in the data directory from which the next node learns what to keep ready.
 const FILE: &str = "warm.json";
@@ -60,19 +64,20 @@ struct Shelf {
 }
 
 impl Shelf {
-    /// The cgroups of the slots of projects' templates.
+    /// The cgroups of the slots of projects' templates that only boot.
     fn of_projects(&self) -> Vec<SandboxCgroup> {
-        let rows = self.rows.iter().filter(|row| row.demand.shape.snapshot().is_some());
+        let booted = |shape: &Shape| shape.snapshot().is_some() && !shape.has_processes();
+        let rows = self.rows.iter().filter(|row| booted(&row.demand.shape));
         rows.flat_map(|row| &row.ready).map(|slot| slot.alive.cgroup.clone()).collect()
     }
 }
 
+/// A slot to create.
 #[derive(Debug)]
-struct Row {
-    demand: Demand,
-    ready: VecDeque<Slot>,
-    /// After a failure to create a slot.
-    not_before: Option<Instant>,
+pub(crate) struct Lack {
+    pub(crate) shape: Shape,
+    /// The memory that it takes; `None` if nobody has looked.
+    pub(crate) bytes: Option<u64>,
 }
 
 impl Warm {
@@ -82,7 +87,7 @@ impl Warm {
         // Only a hint: without it, or with one from another version, the first create is not warm.
         let shapes: Vec<Shape> =
             fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        let row = |shape| Row { demand: Demand::new(shape), ready: VecDeque::new(), not_before: None };
+        let row = |shape| Row::new(Demand::new(shape));
         let rows = if choice.max == 0 { Vec::new() } else { shapes.into_iter().take(1).map(row).collect() };
         Self {
             choice,
@@ -97,6 +102,11 @@ impl Warm {
 
     pub(crate) const fn is_off(&self) -> bool {
         self.choice.max == 0
+    }
+
+    /// Whether slots of this shape may be kept.
+    pub(crate) fn keeps(&self, shape: &Shape) -> bool {
+        !self.is_off() && (!shape.has_processes() || self.choice.memory > 0)
     }
 
     /// How many wait to be taken.
@@ -137,21 +147,16 @@ impl Warm {
     /// Remembers a shape that could be created, so that the next ones are ready.
     pub(crate) fn learn(&self, shape: Shape) {
         let mut shelf = self.shelf();
-        if shelf.closed || self.is_off() || shelf.rows.iter().any(|row| row.demand.shape == shape) {
+        if shelf.closed || !self.keeps(&shape) || shelf.rows.iter().any(|row| row.demand.shape == shape) {
             return;
         }
         let mut demand = Demand::new(shape);
         demand.count(Instant::now());
         let is_hosts = demand.shape.snapshot().is_none();
-        shelf.rows.insert(0, Row { demand, ready: VecDeque::new(), not_before: None });
-        let (mut of_host, mut of_projects) = (SHAPES, SNAPSHOT_SHAPES);
-        let (kept, over): (Vec<_>, Vec<_>) = std::mem::take(&mut shelf.rows).into_iter().partition(|row| {
-            let left = if row.demand.shape.snapshot().is_none() { &mut of_host } else { &mut of_projects };
-            let fits = *left > 0;
-            *left = left.saturating_sub(1);
-            fits
-        });
-        shelf.rows = kept;
+        shelf.rows.insert(0, Row::new(demand));
+        let is_built = |row: &Row| row.demand.shape.snapshot().is_some();
+        let mut over = share::drop_rows(&mut shelf.rows, SHAPES, |row| !is_built(row));
+        over.extend(share::drop_rows(&mut shelf.rows, SNAPSHOT_SHAPES, is_built));
         shelf.rejects.extend(over.into_iter().flat_map(|row| row.ready));
         // The next node keeps no project's template ready before it is used.
         let shapes: Vec<_> = shelf.rows.iter().map(|row| &row.demand.shape).collect();
@@ -211,7 +216,7 @@ impl Warm {
     }
 
     /// The shape that most lacks a slot.
-    pub(crate) fn lacking(&self) -> Option<Shape> {
+    pub(crate) fn lacking(&self) -> Option<Lack> {
         let now = Instant::now();
         // Read without the lock, for which requests wait.
         let of_projects = self.shelf().of_projects();
@@ -219,19 +224,34 @@ impl Warm {
         let has_memory = used < SNAPSHOT_MEMORY;
         let shelf = self.shelf();
         let targets = targets(shelf.rows.iter().map(|row| &row.demand), self.choice, now);
+        let restored = share::used(&shelf.rows);
         let lacking = shelf.rows.iter().zip(targets).filter(|(row, target)| {
             row.ready.len() < *target
                 && row.not_before.is_none_or(|not_before| now >= not_before)
-                && (has_memory || row.demand.shape.snapshot().is_none())
+                && (has_memory || row.demand.shape.snapshot().is_none() || row.demand.shape.has_processes())
+                && share::fits(row, restored, self.choice.memory)
         });
-        lacking.min_by_key(|(row, _)| row.ready.len()).map(|(row, _)| row.demand.shape.clone())
+        let most = lacking.min_by_key(|(row, _)| row.ready.len());
+        most.map(|(row, _)| Lack { shape: row.demand.shape.clone(), bytes: row.bytes })
+    }
+
+    /// Records what a slot of this shape will take.
+    pub(crate) fn weigh(&self, shape: &Shape, bytes: u64) {
+        if let Some(row) = self.shelf().rows.iter_mut().find(|row| row.demand.shape == *shape) {
+            row.bytes = Some(bytes);
+        }
     }
 
     /// Adds a new slot.
     pub(crate) fn put(&self, shape: &Shape, slot: Slot) {
         let mut shelf = self.shelf();
         match shelf.rows.iter_mut().find(|row| row.demand.shape == *shape) {
-            Some(row) => row.ready.push_back(slot),
+            Some(row) => {
+                if slot.has_processes() {
+                    row.bytes = Some(slot.bytes);
+                }
+                row.ready.push_back(slot);
+            }
             // Forgotten in the meantime.
             None => shelf.rejects.push(slot),
         }
@@ -245,18 +265,18 @@ impl Warm {
     }
 
     /// The origins of all slots that wait.
-    pub(crate) fn origins(&self) -> BTreeSet<(String, Option<SnapshotId>)> {
+    pub(crate) fn origins(&self) -> BTreeSet<Origin> {
         let shelf = self.shelf();
         shelf.rows.iter().flat_map(|row| &row.ready).map(Slot::origin).collect()
     }
 
-    /// Slots to end: more than are wanted, dead ones, and those that `stale` selects.
+    /// Slots to end: more than are wanted or fit into the memory for them, dead ones, and those that `stale` selects.
     pub(crate) fn outdated(&self, stale: impl Fn(&Slot) -> bool) -> Vec<Slot> {
         let now = Instant::now();
         let mut shelf = self.shelf();
         let targets = targets(shelf.rows.iter().map(|row| &row.demand), self.choice, now);
         let mut outdated = std::mem::take(&mut shelf.rejects);
-        for (row, target) in shelf.rows.iter_mut().zip(targets) {
+        for (row, &target) in shelf.rows.iter_mut().zip(&targets) {
             let (bad, good) = row.ready.drain(..).partition(|slot| slot.has_ended() || stale(slot));
             row.ready = good;
             outdated.extend::<VecDeque<_>>(bad);
@@ -264,6 +284,7 @@ impl Warm {
                 outdated.extend(row.ready.pop_back());
             }
         }
+        outdated.extend(share::make_room(&mut shelf.rows, &targets, self.choice.memory));
         let mut first = true;
         shelf.rows.retain(|row| {
             let stays = row.demand.shape.snapshot().is_none() && std::mem::take(&mut first);
@@ -272,10 +293,11 @@ impl Warm {
         outdated
     }
 
-    /// Whether the number of slots is about to change by itself.
+    /// Whether the number of slots is about to change by itself, or with the memory that the host has left.
     pub(crate) fn is_restless(&self) -> bool {
         let now = Instant::now();
-        self.shelf().rows.iter().any(|row| row.demand.is_recent(now))
+        let holds = |row: &Row| row.demand.shape.has_processes() && !row.ready.is_empty();
+        self.shelf().rows.iter().any(|row| row.demand.is_recent(now) || holds(row))
     }
 
     /// Takes all waiting slots. From here on there is nothing to claim.

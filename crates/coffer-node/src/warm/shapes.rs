@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use coffer_core::network::Policy;
-use coffer_core::{Limits, SandboxId, SnapshotId};
+use coffer_core::{Limits, ProjectId, SandboxId, SnapshotId};
 use coffer_wire::node::CreateSandbox;
 use serde::{Deserialize, Serialize};
 
@@ -24,13 +24,19 @@ pub(crate) struct Shape {
     /// within the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     snapshot: Option<SnapshotId>,
+    /// Whether its processes continue from the snapshot's memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    memory: bool,
+    /// The project of the template; nothing for the host's and those of all projects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<ProjectId>,
     limits: Limits,
 }
 
 impl Shape {
-    /// Each field of a request is either part of the shape or set by a claim. `None` for a request with volumes or
-    /// saved processes, which cannot be prepared in advance, and for one from a snapshot that is no template: few
-    /// sandboxes start from it.
+    /// Each field of a request is either part of the shape or set by a claim. `None` for a request with volumes,
+    /// which cannot be prepared in advance, and for one from a snapshot that is no template: few sandboxes start
+    /// from it.
     pub(crate) fn of(spec: &CreateSandbox) -> Option<Self> {
         let CreateSandbox {
             sandbox: _,
@@ -40,19 +46,31 @@ impl Shape {
             network: _,
             snapshot,
             from_template,
+            template_owner,
             memory,
             volumes,
         } = spec;
-        let fits = snapshot.is_none() || *from_template && !memory;
+        let fits = if snapshot.is_none() { !memory } else { *from_template };
         (fits && volumes.is_empty()).then(|| Self {
             template: template.clone(),
             snapshot: *snapshot,
+            memory: *memory,
+            owner: *template_owner,
             limits: *limits,
         })
     }
 
     pub(crate) fn snapshot(&self) -> Option<SnapshotId> {
         self.snapshot
+    }
+
+    /// Whether its slots are restored with processes.
+    pub(crate) fn has_processes(&self) -> bool {
+        self.memory
+    }
+
+    pub(super) fn owner(&self) -> Option<ProjectId> {
+        self.owner
     }
 
     /// The request that creates a slot of this shape.
@@ -67,7 +85,8 @@ impl Shape {
             network: Policy::default(),
             snapshot: self.snapshot,
             from_template: self.snapshot.is_some(),
-            memory: false,
+            template_owner: self.owner,
+            memory: self.memory,
             volumes: Vec::new(),
         }
     }
@@ -111,7 +130,7 @@ impl Demand {
 /// gets a few before any gets more: one that is requested often leaves something to the others.
 pub(super) fn targets<'a>(
     demands: impl Iterator<Item = &'a Demand>,
-    WarmChoice { min, max }: WarmChoice,
+    WarmChoice { min, max, .. }: WarmChoice,
     now: Instant,
 ) -> Vec<usize> {
     let mut left = max;
@@ -138,10 +157,16 @@ pub(super) fn targets<'a>(
 mod tests {
     use super::*;
 
-    const CHOICE: WarmChoice = WarmChoice { min: 2, max: 16 };
+    const CHOICE: WarmChoice = WarmChoice { min: 2, max: 16, memory: 0 };
 
     fn shape(template: &str) -> Shape {
-        Shape { template: template.into(), snapshot: None, limits: Limits::default() }
+        Shape {
+            template: template.into(),
+            snapshot: None,
+            memory: false,
+            owner: None,
+            limits: Limits::default(),
+        }
     }
 
     fn built(snapshot: SnapshotId) -> Shape {
@@ -171,8 +196,8 @@ mod tests {
         let now = Instant::now();
         let demands = [asked("a", 12, now), asked("b", 12, now), asked("c", 1, now)];
         assert_eq!(targets(demands.iter(), CHOICE, now), [12, 2, 2]);
-        assert_eq!(targets(demands.iter(), WarmChoice { min: 2, max: 3 }, now), [2, 1, 0]);
-        assert_eq!(targets(demands.iter(), WarmChoice { min: 2, max: 0 }, now), [0, 0, 0]);
+        assert_eq!(targets(demands.iter(), WarmChoice { max: 3, ..CHOICE }, now), [2, 1, 0]);
+        assert_eq!(targets(demands.iter(), WarmChoice { max: 0, ..CHOICE }, now), [0, 0, 0]);
         assert_eq!(targets(demands.iter(), CHOICE, now + MEMORY * 2), [2, 0, 0]);
     }
 
@@ -206,7 +231,11 @@ mod tests {
         assert_ne!(Shape::of(&slot), Some(shape("base")));
         let fork = CreateSandbox { from_template: false, ..slot.clone() };
         assert_eq!(Shape::of(&fork), None, "few sandboxes start from it");
-        let restored = CreateSandbox { memory: true, ..slot };
-        assert_eq!(Shape::of(&restored), None, "its processes continue");
+        let restored = CreateSandbox { memory: true, ..slot.clone() };
+        assert_ne!(Shape::of(&restored), Some(built(snapshot)), "its processes continue");
+        assert_eq!(Shape::of(&Shape::of(&restored).unwrap().slot()), Shape::of(&restored));
+        let of_fork = CreateSandbox { memory: true, from_template: false, ..slot.clone() };
+        assert_eq!(Shape::of(&of_fork), None);
+        assert_eq!(Shape::of(&CreateSandbox { memory: true, snapshot: None, ..slot }), None);
     }
 }

@@ -163,7 +163,7 @@ impl Home {
     }
 
     /// The name of the node's cgroup directories.
-    fn cgroup(&self) -> String {
+    pub(crate) fn cgroup(&self) -> String {
         use sha2::{Digest as _, Sha256};
         let hash = Sha256::digest(self.data_dir().as_os_str().as_encoded_bytes());
         format!("coffer-{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
@@ -415,6 +415,7 @@ pub(crate) fn spec(limits: Limits) -> CreateSandbox {
         network: coffer_core::network::Policy::default(),
         snapshot: None,
         from_template: false,
+        template_owner: None,
         memory: false,
         volumes: Vec::new(),
     }

@@ -34,6 +34,7 @@ mod snapshots_after;
 mod unpack;
 mod volumes;
 mod warm;
+mod warm_memory;
 mod way_out;
 
 use std::process::ExitCode;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         agentd::TESTS,
         unpack::TESTS,
         warm::TESTS,
+        warm_memory::TESTS,
         network::TESTS,
         memory::TESTS,
         memory_at_rest::TESTS,

@@ -59,20 +59,20 @@ async fn taught(home: &Home, slots: usize) -> TestNode {
 }
 
 /// Whether a slot was claimed for it: its socket bears the slot's name.
-fn is_claimed(sandbox: &Sandbox) -> bool {
+pub(crate) fn is_claimed(sandbox: &Sandbox) -> bool {
     name(sandbox) != sandbox.id
 }
 
-fn name(sandbox: &Sandbox) -> SandboxId {
+pub(crate) fn name(sandbox: &Sandbox) -> SandboxId {
     let socket: &Path = &sandbox.placement.socket;
     socket.file_stem().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-async fn create(node: &TestNode, spec: &CreateSandbox) -> Sandbox {
+pub(crate) async fn create(node: &TestNode, spec: &CreateSandbox) -> Sandbox {
     Sandbox { id: spec.sandbox, placement: node.engine.create(spec).await.unwrap() }
 }
 
-const MACHINE_ID: &str = "cat /etc/machine-id /proc/sys/kernel/random/boot_id";
+pub(crate) const MACHINE_ID: &str = "cat /etc/machine-id /proc/sys/kernel/random/boot_id";
 
 async fn a_claimed_slot_is_the_sandbox_that_was_asked_for() {
     let home = home(2);
@@ -226,7 +226,7 @@ fn newer_template(store: &Path) -> String {
 }
 
 /// `COFFER_KILLS` for a longer run.
-fn kills() -> u64 {
+pub(crate) fn kills() -> u64 {
     std::env::var("COFFER_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 

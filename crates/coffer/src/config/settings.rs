@@ -97,6 +97,10 @@ pub(crate) struct Node {
     /// How many sandboxes to keep ready at most, for creates that need not wait; 0 for none.
     #[schemars(range(max = 10_000), extend("x-env" = "COFFER_WARM_SLOTS"))]
     pub(crate) warm_slots: usize,
+    /// Memory for those of them that run a template's processes, as of the code interpreter, of all templates together; 0
+    /// for none. They are frozen until a sandbox is created, and end when the machine is low on memory.
+    #[schemars(extend("x-env" = "COFFER_WARM_MEMORY"))]
+    pub(crate) warm_memory: ByteSize,
     /// Memory of the machine that sandboxes never get; an eighth, from 256 MiB to 2 GiB, by default.
     #[schemars(extend("x-env" = "COFFER_MEMORY_RESERVE"))]
     pub(crate) memory_reserve: Option<ByteSize>,
@@ -248,6 +252,7 @@ impl Default for Node {
         Self {
             pool_size: None,
             warm_slots,
+            warm_memory: ByteSize::mib(WarmChoice::MEMORY >> 20),
             memory_reserve: None,
             encrypt_memory: true,
             kernel_lacks: Vec::new(),
