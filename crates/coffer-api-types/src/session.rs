@@ -38,3 +38,18 @@ impl std::fmt::Debug for SignIn {
         f.debug_struct("SignIn").finish_non_exhaustive()
     }
 }
+
+/// A link that signs a browser in, once.
+#[derive(Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SignInLink {
+    /// What `POST /api/v1/sign-in` takes. The address of the web UI with `#token=` and this signs in.
+    pub token: String,
+    pub expires_at: String,
+}
+
+/// Without the token, which is as good as a key.
+impl std::fmt::Debug for SignInLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignInLink").field("expires_at", &self.expires_at).finish_non_exhaustive()
+    }
+}

@@ -266,7 +266,7 @@ fn every_shape_reads_back_what_it_writes() {
         queue::Run, repositories::Branch, repositories::Protection, repositories::Repository,
         repositories::RepositoryDetail, repositories::RepositoryInfo, sandboxes::AtTimeout,
         sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, secrets::MasterKey,
-        secrets::Missing, secrets::Secret, session::Identity, session::OwnProject,
+        secrets::Missing, secrets::Secret, session::Identity, session::OwnProject, session::SignInLink,
         snapshots::Snapshot, tasks::AttentionShape, tasks::OnReview, tasks::PlaceShape,
         tasks::Task, templates::CatalogueBuild, templates::CatalogueTemplate,
         templates::RequestedTemplateBuild, templates::Template,

@@ -147,6 +147,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("GET PUT", "/api/v1/projects/{project}/settings", OPERATOR),
     // The project.
     ("GET", "/api/v1/me", ALL),
+    ("POST", "/api/v1/sign-in-links", STAFF),
     ("GET", "/api/v1/project", PROJECT),
     ("PATCH", "/api/v1/project", STAFF),
     ("GET", "/api/v1/project/settings", PROJECT),

@@ -76,6 +76,32 @@ impl Context {
     }
 }
 
+/// The server and the key that a verb would use, for parts of the program with clients of their own.
+pub struct Chosen {
+    pub url: String,
+    pub key: Option<String>,
+    /// The profile that both came from.
+    pub profile: Option<String>,
+}
+
+/// Without the key.
+impl std::fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chosen")
+            .field("url", &self.url)
+            .field("profile", &self.profile)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Chosen {
+    /// Decides as every verb does: `docs/cli.md`, Server and key.
+    pub fn by(url: Option<&str>, profile: Option<&str>) -> Result<Self, Failure> {
+        let target = profile::choose(url, profile)?;
+        Ok(Self { url: target.url, key: target.key, profile: target.profile })
+    }
+}
+
 /// The only item that `text` names: by its id or name, or an unambiguous beginning of its id.
 pub(crate) fn pick<'a, T>(
     items: &'a [T],

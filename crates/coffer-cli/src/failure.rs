@@ -19,9 +19,9 @@ pub(crate) type Outcome = Result<u8, Failure>;
 
 /// What failed and why, a hint if there is one, and the exit code.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) message: String,
-    pub(crate) hint: Option<String>,
+pub struct Failure {
+    pub message: String,
+    pub hint: Option<String>,
     pub(crate) exit: u8,
 }
 

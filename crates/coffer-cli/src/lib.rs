@@ -40,11 +40,12 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-pub use context::{Remote, With};
+pub use context::{Chosen, Remote, With};
+pub use failure::Failure;
 pub use templates::{DirectoryBuild, TemplateVerb};
 
 use context::Context;
-use failure::{Failure, INTERRUPTED, Outcome};
+use failure::{INTERRUPTED, Outcome};
 
 /// What a client can ask of a server.
 #[derive(Debug, Subcommand)]
@@ -128,9 +129,10 @@ pub enum Verb {
     Profile(With<login::ProfileVerbs>),
     /// Show the server, the key's project and its role
     Whoami(With<login::WhoAmI>),
-    /// Open the web UI in a browser
+    /// Open the web UI in a browser, signed in
     ///
-    /// With the one-time link that `coffer up` writes to its data directory the browser is signed in.
+    /// The browser gets a key with the rights of yours that ends with it, and after 12 hours. Without a browser, and with
+    /// --print, the one-time link is printed: it signs one browser in, within two minutes.
     Open(With<open::Open>),
     /// Print a completion script for a shell
     ///

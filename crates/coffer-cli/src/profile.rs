@@ -110,12 +110,13 @@ fn refuse_if_shared(_: &Path) -> Result<(), Failure> {
 }
 
 /// A server to talk to, and where it was named.
-#[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) url: String,
     pub(crate) key: Option<String>,
     /// For people: `COFFER_URL`, `profile default`.
     pub(crate) source: String,
+    /// The profile that it came from.
+    pub(crate) profile: Option<String>,
 }
 
 /// Decides which server is meant.
@@ -123,31 +124,34 @@ pub(crate) fn choose(url: Option<&str>, profile: Option<&str>) -> Result<Target,
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let key = || set("COFFER_API_KEY").or_else(|| set("E2B_API_KEY"));
     if let Some(url) = url {
-        return Ok(Target { url: url.to_string(), key: key(), source: "--url".into() });
+        return Ok(Target { url: url.to_string(), key: key(), source: "--url".into(), profile: None });
     }
     if let Some(name) = profile {
         return named(&Profiles::load()?, name);
     }
     for (variable, key_variable) in [("COFFER_URL", "COFFER_API_KEY"), ("E2B_API_URL", "E2B_API_KEY")] {
         if let Some(url) = set(variable) {
-            return Ok(Target { url, key: set(key_variable).or_else(key), source: variable.into() });
+            let key = set(key_variable).or_else(key);
+            return Ok(Target { url, key, source: variable.into(), profile: None });
         }
     }
     // A key without a URL is for the server on this machine.
     if let Some(key) = key() {
-        return Ok(Target { url: LOCAL.into(), key: Some(key), source: "COFFER_API_KEY".into() });
+        let source = "COFFER_API_KEY".into();
+        return Ok(Target { url: LOCAL.into(), key: Some(key), source, profile: None });
     }
     let profiles = Profiles::load()?;
     match set("COFFER_PROFILE").or_else(|| profiles.current.clone()) {
         Some(name) => named(&profiles, &name),
-        None => Ok(Target { url: LOCAL.into(), key: None, source: "default".into() }),
+        None => Ok(Target { url: LOCAL.into(), key: None, source: "default".into(), profile: None }),
     }
 }
 
 fn named(profiles: &Profiles, name: &str) -> Result<Target, Failure> {
     match profiles.profiles.get(name) {
         Some(Profile { url, key }) => {
-            Ok(Target { url: url.clone(), key: Some(key.clone()), source: format!("profile {name}") })
+            let (source, profile) = (format!("profile {name}"), Some(name.to_string()));
+            Ok(Target { url: url.clone(), key: Some(key.clone()), source, profile })
         }
         None => {
             let known = profiles.profiles.keys().cloned().collect::<Vec<_>>().join(", ");

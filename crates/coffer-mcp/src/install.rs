@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 const NAME: &str = "cofferdam";
 const KEY_VARIABLE: &str = "COFFER_API_KEY";
 const URL_VARIABLE: &str = "COFFER_URL";
+const DIRECTORY_VARIABLE: &str = "COFFER_CONFIG_DIR";
 
 /// Where configuration is on this machine.
 #[derive(Debug, Clone)]
@@ -32,9 +33,47 @@ pub struct Places {
 pub struct Wish {
     /// This program.
     pub program: PathBuf,
-    pub url: String,
-    /// The key itself, instead of a reference to the environment.
-    pub key: Option<String>,
+    pub from: KeySource,
+}
+
+/// Where the program gets its server and key from.
+#[derive(Clone)]
+pub enum KeySource {
+    /// The key from the environment of the client.
+    Environment { url: String },
+    /// The key is in the file itself.
+    Key { url: String, key: String },
+    /// Both from a profile of `coffer login`, in the usual directory or this one.
+    Profile { name: String, directory: Option<PathBuf> },
+}
+
+/// Without the key.
+impl std::fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Environment { url } => f.debug_struct("Environment").field("url", url).finish(),
+            Self::Key { url, .. } => f.debug_struct("Key").field("url", url).finish_non_exhaustive(),
+            Self::Profile { name, .. } => {
+                f.debug_struct("Profile").field("name", name).finish_non_exhaustive()
+            }
+        }
+    }
+}
+
+impl KeySource {
+    fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key { key, .. } => Some(key),
+            Self::Environment { .. } | Self::Profile { .. } => None,
+        }
+    }
+
+    fn arguments(&self) -> Vec<&str> {
+        match self {
+            Self::Profile { name, .. } => vec!["mcp", "--profile", name],
+            Self::Environment { .. } | Self::Key { .. } => vec!["mcp"],
+        }
+    }
 }
 
 /// A file with its new content.
@@ -57,7 +96,7 @@ impl std::fmt::Debug for Plan {
 pub enum InstallError {
     #[error("there is no client '{name}'; there are {}", names().join(", "))]
     NoClient { name: String },
-    #[error("{client} cannot name an environment variable\nhint: --with-key writes the key from COFFER_API_KEY into {}", path.display())]
+    #[error("{client} cannot name an environment variable\nhint: `coffer login` and install from its profile, or --with-key writes the key into {}", path.display())]
     NeedsKey { client: &'static str, path: PathBuf },
     #[error("could not read {}: {problem}\nhint: --dry-run shows what to add by hand", path.display())]
     Unreadable { path: PathBuf, problem: String },
@@ -93,7 +132,10 @@ struct Known {
     title: &'static str,
     path: fn(&Places) -> PathBuf,
     format: Format,
+    /// What else the user has to do if the key comes from the environment.
     note: &'static str,
+    /// The same if it comes from a profile.
+    trust: &'static str,
 }
 
 const KNOWN: &[Known] = &[
@@ -103,6 +145,7 @@ const KNOWN: &[Known] = &[
         path: |_| PathBuf::from(".mcp.json"),
         format: Format::Json { servers: "mcpServers", with_type: true, reference: Reference::Braces },
         note: "this is the project's file; Claude Code asks once whether to trust it",
+        trust: "this is the project's file, and Claude Code asks once whether to trust it",
     },
     Known {
         name: "claude-desktop",
@@ -110,6 +153,7 @@ const KNOWN: &[Known] = &[
         path: claude_desktop,
         format: Format::Json { servers: "mcpServers", with_type: false, reference: Reference::None },
         note: "quit Claude Desktop and start it again",
+        trust: "quit it and start it again",
     },
     Known {
         name: "cursor",
@@ -117,6 +161,7 @@ const KNOWN: &[Known] = &[
         path: |places| places.home.join(".cursor/mcp.json"),
         format: Format::Json { servers: "mcpServers", with_type: false, reference: Reference::Env },
         note: "Cursor must be started with COFFER_API_KEY in its environment",
+        trust: "start it again",
     },
     Known {
         name: "vscode",
@@ -124,6 +169,7 @@ const KNOWN: &[Known] = &[
         path: |_| PathBuf::from(".vscode/mcp.json"),
         format: Format::Json { servers: "servers", with_type: true, reference: Reference::Input },
         note: "this is the workspace's file; VS Code asks for the key when it starts the server, and remembers it",
+        trust: "this is the workspace's file",
     },
     Known {
         name: "codex",
@@ -131,6 +177,7 @@ const KNOWN: &[Known] = &[
         path: |places| places.codex.clone().unwrap_or_else(|| places.home.join(".codex")).join("config.toml"),
         format: Format::Codex,
         note: "Codex must be started with COFFER_API_KEY in its environment",
+        trust: "start it again",
     },
     Known {
         name: "gemini",
@@ -138,6 +185,7 @@ const KNOWN: &[Known] = &[
         path: |places| places.home.join(".gemini/settings.json"),
         format: Format::Json { servers: "mcpServers", with_type: false, reference: Reference::Braces },
         note: "Gemini CLI must be started with COFFER_API_KEY in its environment",
+        trust: "start it again",
     },
 ];
 
@@ -174,13 +222,15 @@ pub fn plan(client: &str, places: &Places, wish: &Wish) -> Result<Plan, InstallE
         }
         Format::Codex => toml_with(&path, text, wish)?,
     };
-    let has_key = wish.key.is_some();
-    let note = if has_key {
-        format!("the key is in {}: keep the file to yourself", path.display())
-    } else {
-        known.note.to_string()
+    let note = match &wish.from {
+        KeySource::Key { .. } => format!("the key is in {}: keep the file to yourself", path.display()),
+        KeySource::Profile { name, .. } => {
+            format!("{} uses the profile {name}; {}", known.title, known.trust)
+        }
+        KeySource::Environment { .. } => known.note.to_string(),
     };
-    Ok(Plan { is_new: old.is_none(), path, notes: vec![note], content, key: wish.key.clone() })
+    let key = wish.from.key().map(str::to_string);
+    Ok(Plan { is_new: old.is_none(), path, notes: vec![note], content, key })
 }
 
 fn json_with(
@@ -197,16 +247,23 @@ fn json_with(
     let mut root: Value = root.map_err(|error| unreadable(error.to_string()))?;
     let not_object = |name: &str| unreadable(format!("{name} is not an object"));
     let fields = root.as_object_mut().ok_or_else(|| not_object("it"))?;
-    let key = match (&wish.key, reference) {
-        (Some(key), _) => key.clone(),
-        (None, Reference::Braces) => format!("${{{KEY_VARIABLE}}}"),
-        (None, Reference::Env) => format!("${{env:{KEY_VARIABLE}}}"),
-        (None, Reference::Input) => "${input:coffer-api-key}".into(),
-        (None, Reference::None) => {
-            return Err(InstallError::NeedsKey { client: known.title, path: path.into() });
+    let env = match (&wish.from, reference) {
+        (KeySource::Profile { directory: None, .. }, _) => json!({}),
+        (KeySource::Profile { directory: Some(directory), .. }, _) => json!({DIRECTORY_VARIABLE: directory}),
+        (KeySource::Key { url, key }, _) => json!({URL_VARIABLE: url, KEY_VARIABLE: key}),
+        (KeySource::Environment { url }, reference) => {
+            let key = match reference {
+                Reference::Braces => format!("${{{KEY_VARIABLE}}}"),
+                Reference::Env => format!("${{env:{KEY_VARIABLE}}}"),
+                Reference::Input => "${input:coffer-api-key}".into(),
+                Reference::None => {
+                    return Err(InstallError::NeedsKey { client: known.title, path: path.into() });
+                }
+            };
+            json!({URL_VARIABLE: url, KEY_VARIABLE: key})
         }
     };
-    if wish.key.is_none() && matches!(reference, Reference::Input) {
+    if matches!((&wish.from, reference), (KeySource::Environment { .. }, Reference::Input)) {
         let inputs = fields.entry("inputs").or_insert_with(|| json!([]));
         let inputs = inputs.as_array_mut().ok_or_else(|| unreadable("inputs is not a list".into()))?;
         if !inputs.iter().any(|input| input["id"] == "coffer-api-key") {
@@ -214,8 +271,7 @@ fn json_with(
             inputs.push(json!({"type": "promptString", "id": "coffer-api-key", "description": about, "password": true}));
         }
     }
-    let mut entry =
-        json!({"command": wish.program, "args": ["mcp"], "env": {URL_VARIABLE: wish.url, KEY_VARIABLE: key}});
+    let mut entry = json!({"command": wish.program, "args": wish.from.arguments(), "env": env});
     if with_type {
         entry["type"] = json!("stdio");
     }
@@ -237,25 +293,38 @@ fn toml_with(path: &Path, text: &str, wish: &Wish) -> Result<String, InstallErro
     })?;
     // As a table of tables, so that what is there keeps its comments and order.
     let quoted = |text: &str| toml::Value::String(text.to_string()).to_string();
-    let entry = match &wish.key {
+    let program = quoted(&wish.program.to_string_lossy());
+    let entry = match &wish.from {
         // Over HTTP it takes the key from its environment; a program that it starts gets only some variables.
-        None => format!(
+        KeySource::Environment { url } => format!(
             "[mcp_servers.{NAME}]
 url = {}
 bearer_token_env_var = \"{KEY_VARIABLE}\"
 ",
-            quoted(&format!("{}/mcp", wish.url.trim_end_matches('/')))
+            quoted(&format!("{}/mcp", url.trim_end_matches('/')))
         ),
-        Some(key) => format!(
+        KeySource::Key { url, key } => format!(
             "[mcp_servers.{NAME}]
-command = {}
+command = {program}
 args = [\"mcp\"]
 env = {{ {URL_VARIABLE} = {}, {KEY_VARIABLE} = {} }}
 ",
-            quoted(&wish.program.to_string_lossy()),
-            quoted(&wish.url),
+            quoted(url),
             quoted(key)
         ),
+        KeySource::Profile { name, directory } => {
+            let env = directory.as_ref().map(|directory| {
+                format!("env = {{ {DIRECTORY_VARIABLE} = {} }}\n", quoted(&directory.to_string_lossy()))
+            });
+            format!(
+                "[mcp_servers.{NAME}]
+command = {program}
+args = [\"mcp\", \"--profile\", {}]
+{}",
+                quoted(name),
+                env.unwrap_or_default()
+            )
+        }
     };
     if let Some(there) = root.get("mcp_servers").and_then(|servers| servers.get(NAME)) {
         let wanted: toml::Table = toml::from_str(&entry).expect("our own table is TOML");

@@ -194,30 +194,6 @@ impl Store {
         rows.iter().map(key_info).collect()
     }
 
-    /// Revokes the key: here at once, on other servers within seconds. Returns whether it existed and was not
-    /// revoked.
-    pub async fn revoke_key(&self, scope: &impl Scope, key: KeyId) -> Result<bool, StoreError> {
-        const DOING: &str = "revoke a key";
-        let only = scope.only();
-        let revoke = self.database().write(DOING, move |connection| {
-            Box::pin(async move {
-                sqlx::query(
-                    "UPDATE api_keys SET revoked_ms = $1
-                     WHERE id = $2 AND revoked_ms IS NULL AND ($3 IS NULL OR project_id = $3)",
-                )
-                .bind(now_ms())
-                .bind(key)
-                .bind(only)
-                .execute(connection)
-                .await
-                .doing(DOING)
-            })
-        });
-        let revoked = revoke.await?.rows_affected() > 0;
-        self.inner.keys.forget(key);
-        Ok(revoked)
-    }
-
     /// Creates the key's successor, with the same name and rights; the old one expires at most `overlap_ms`
     /// from now. `NotFound` if the scope has no such valid key.
     pub async fn rotate_key(
@@ -455,6 +431,7 @@ pub(crate) async fn keep_house(inner: Weak<Inner>, stop: CancellationToken) {
             store.flush_last_used().await,
             store.forget_idempotency_keys(now_ms()).await,
             store.forget_retired_secrets(now_ms()).await,
+            store.forget_links(now_ms()).await,
         ] {
             match done {
                 Ok(()) => {}

@@ -2,23 +2,35 @@
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use coffer_cli::Chosen;
 use coffer_client::Client;
+use coffer_mcp::install::KeySource;
 
 use crate::printer::{self, hint};
 
 /// Serves the tools to the program that started it, which is an MCP client such as Claude Code.
 ///
-/// The server is COFFER_URL (http://127.0.0.1:3000 by default), the key COFFER_API_KEY. `coffer mcp install` writes this
-/// into the configuration of a client. A client that speaks HTTP needs no program: its address is COFFER_URL/mcp.
+/// Server and key are chosen as for every other verb: --url, --profile, COFFER_URL and COFFER_API_KEY, the current profile.
+/// `coffer mcp install` writes this into the configuration of a client. A client that speaks HTTP needs no program: its
+/// address is COFFER_URL/mcp.
 #[derive(Debug, Args)]
 pub(crate) struct Mcp {
     #[command(subcommand)]
     verb: Option<Verb>,
+    /// The server; COFFER_URL or the current profile by default. Its key comes from COFFER_API_KEY
+    #[arg(long, global = true)]
+    url: Option<String>,
+    /// The profile to use, instead of the environment and the current one
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "url")]
+    profile: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Add Cofferdam to the configuration of a client
+    ///
+    /// A server and key of a profile are written as the profile's name, so the client's file has no key and needs no
+    /// environment.
     Install(Install),
 }
 
@@ -27,24 +39,24 @@ struct Install {
     /// The client
     #[arg(value_parser = coffer_mcp::install::names())]
     client: String,
-    /// The server that the client is to use
-    #[arg(long, env = "COFFER_URL", default_value = DEFAULT_URL)]
-    url: String,
-    /// Write the key from COFFER_API_KEY itself into the file, for clients that do not pass their environment on
-    #[arg(long)]
+    /// Write the key itself into the file, for clients that do not pass their environment on
+    #[arg(long, conflicts_with = "profile")]
     with_key: bool,
     /// Show what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
 }
 
-const DEFAULT_URL: &str = "http://127.0.0.1:3000";
-
 impl Mcp {
     pub(crate) fn run(self) -> anyhow::Result<()> {
+        let chosen = Chosen::by(self.url.as_deref(), self.profile.as_deref());
+        let chosen = chosen.map_err(|failure| match failure.hint {
+            Some(help) => hint(failure.message, help),
+            None => anyhow::anyhow!(failure.message),
+        })?;
         match self.verb {
-            None => serve(),
-            Some(Verb::Install(install)) => install.run(),
+            None => serve(&chosen),
+            Some(Verb::Install(install)) => install.run(chosen),
         }
     }
 }
@@ -54,17 +66,18 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn serve() -> anyhow::Result<()> {
-    let url = variable("COFFER_URL").unwrap_or_else(|| DEFAULT_URL.into());
-    let Some(key) = variable("COFFER_API_KEY") else {
-        return Err(hint(
-            "COFFER_API_KEY is not set",
-            "set it to a key of your project; it is in `env` in the data directory",
-        ));
-    };
-    let client = Client::new(&url, Some(&key))?;
+fn no_key() -> anyhow::Error {
+    hint(
+        "there is no key: COFFER_API_KEY is not set, and there is no profile",
+        "`coffer login`, or set it to a key of your project; it is in `env` in the data directory",
+    )
+}
+
+fn serve(chosen: &Chosen) -> anyhow::Result<()> {
+    let key = chosen.key.as_deref().ok_or_else(no_key)?;
+    let client = Client::new(&chosen.url, Some(key))?;
     if client.is_exposed() {
-        eprintln!("coffer mcp: {url} is not https: others on the way can read the key");
+        eprintln!("coffer mcp: {} is not https: others on the way can read the key", client.url());
     }
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("could not start")?;
@@ -75,13 +88,13 @@ fn serve() -> anyhow::Result<()> {
 }
 
 impl Install {
-    fn run(self) -> anyhow::Result<()> {
-        let key = match (self.with_key, variable("COFFER_API_KEY")) {
-            (false, _) => None,
-            (true, Some(key)) => Some(key),
-            (true, None) => {
-                return Err(hint("COFFER_API_KEY is not set", "it is the key that --with-key writes"));
+    fn run(self, chosen: Chosen) -> anyhow::Result<()> {
+        let from = match (self.with_key, chosen) {
+            (true, Chosen { url, key, .. }) => KeySource::Key { url, key: key.ok_or_else(no_key)? },
+            (false, Chosen { profile: Some(name), .. }) => {
+                KeySource::Profile { name, directory: variable("COFFER_CONFIG_DIR").map(Into::into) }
             }
+            (false, Chosen { url, .. }) => KeySource::Environment { url },
         };
         let home = variable("HOME").or_else(|| variable("USERPROFILE")).context("HOME is not set")?;
         let program = std::env::current_exe().context("could not find out where this program is")?;
@@ -91,7 +104,7 @@ impl Install {
             roaming: variable("APPDATA").map(Into::into),
             codex: variable("CODEX_HOME").map(Into::into),
         };
-        let wish = coffer_mcp::install::Wish { program, url: self.url, key };
+        let wish = coffer_mcp::install::Wish { program, from };
         let plan = coffer_mcp::install::plan(&self.client, &places, &wish)?;
         if self.dry_run {
             eprintln!("would write {}:", plan.path.display());

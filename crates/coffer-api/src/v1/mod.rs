@@ -124,6 +124,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(keys::rotate))
         .routes(routes!(session::me))
         .routes(routes!(session::sign_in))
+        .routes(routes!(session::create_link))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::detail, agents::remove))
         .routes(routes!(agents::define))

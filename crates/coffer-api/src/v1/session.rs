@@ -9,18 +9,21 @@ use http::StatusCode;
 
 use super::keys::made;
 use crate::app::App;
-use crate::auth::Anyone;
+use crate::auth::{Anyone, Caller, Read};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use coffer_api_types::ErrorShape;
 use coffer_api_types::keys::MadeKey;
-use coffer_api_types::session::{Identity, OwnProject, SignIn};
+use coffer_api_types::session::{Identity, OwnProject, SignIn, SignInLink};
 use coffer_core::Code;
+use coffer_core::clock::rfc3339;
 use coffer_proxy::Client;
 
 /// How long a key from a link is valid: a working day.
 const SESSION_MS: i64 = 12 * 3600 * 1000;
+/// How long a link of a key is valid: a browser opens it at once.
+const LINK_MS: i64 = 2 * 60 * 1000;
 
 /// Describes the caller's key.
 #[utoipa::path(
@@ -52,7 +55,32 @@ pub(super) async fn me(
     }))
 }
 
-/// Exchanges the token of a one-time link, as `coffer up` prints it, for a key that expires after 12 hours.
+/// Creates a one-time link that signs a browser in with the rights of the caller's key.
+///
+/// It is valid for two minutes. The key that it is exchanged for has the caller's project, role and kind; it ends with the
+/// caller's key, and after 12 hours. Keys of agents cannot create links.
+#[utoipa::path(
+    post, path = "/api/v1/sign-in-links", tag = "keys",
+    responses((status = 201, body = SignInLink))
+)]
+pub(super) async fn create_link(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    context: Context,
+) -> Result<(StatusCode, Json<SignInLink>), ApiError> {
+    let made = app.store.create_link_of_key(&caller.scope, caller.key_id, LINK_MS).await;
+    let Some((link, expires_ms)) = made.map_err(ApiError::store)? else {
+        return Err(ApiError::of(
+            Code::Forbidden,
+            "this key cannot create a link: it has ended, or is an agent's",
+        ));
+    };
+    context.made(link.id());
+    let shown = SignInLink { token: link.reveal().to_string(), expires_at: rfc3339(expires_ms) };
+    Ok((StatusCode::CREATED, Json(shown)))
+}
+
+/// Exchanges the token of a one-time link, as `coffer up` prints it and `POST /api/v1/sign-in-links` creates it, for a key that expires after 12 hours.
 ///
 /// A token can be exchanged once.
 #[utoipa::path(
@@ -79,7 +107,7 @@ pub(super) async fn sign_in(
             app.limiter.refused(peer);
         }
         return Err(ApiError::of(Code::Forbidden, "this link was already used, or has expired")
-            .hint("sign in with a key, or start `coffer up` again for a new link"));
+            .hint("sign in with a key, or get a new link: `coffer open`"));
     };
     if let Some(whom) = app.store.authenticate(secret.reveal()).await.map_err(ApiError::store)? {
         context.authenticated(whom);

@@ -6,7 +6,7 @@ use coffer_api_types::keys::{Key, MadeKey, NewKeyRequest, RotateRequest};
 use coffer_api_types::limits::{QuotaState, QuotasShape};
 use coffer_api_types::projects::{Project, ProjectName};
 use coffer_api_types::secrets::{NewValue, Secret};
-use coffer_api_types::session::{Identity, SignIn};
+use coffer_api_types::session::{Identity, SignIn, SignInLink};
 use coffer_api_types::usage::{Prices, UsageEntry, UsageQuery};
 use coffer_api_types::volumes::{NewVolume, Volume, VolumeDetail};
 use coffer_api_types::webhooks::{
@@ -27,6 +27,11 @@ impl Client {
     /// Exchanges the token of a one-time link for a key. Needs no key.
     pub async fn sign_in(&self, token: &str) -> Result<MadeKey, Error> {
         self.call(Method::POST, &at(["sign-in"]), Some(&SignIn { token: token.to_string() })).await
+    }
+
+    /// Creates a one-time link with the rights of this client's key.
+    pub async fn create_sign_in_link(&self) -> Result<SignInLink, Error> {
+        self.call(Method::POST, &at(["sign-in-links"]), None::<&()>).await
     }
 
     /// The key's own project.

@@ -1,11 +1,12 @@
 use super::*;
 
 fn wish(key: Option<&str>) -> Wish {
-    Wish {
-        program: "/usr/bin/coffer".into(),
-        url: "http://127.0.0.1:3000".into(),
-        key: key.map(str::to_string),
-    }
+    let url = "http://127.0.0.1:3000".to_string();
+    let from = match key {
+        Some(key) => KeySource::Key { url, key: key.into() },
+        None => KeySource::Environment { url },
+    };
+    Wish { program: "/usr/bin/coffer".into(), from }
 }
 
 fn places(home: &Path) -> Places {
@@ -30,7 +31,7 @@ fn what_is_in_a_file_stays() {
         assert_eq!(ours["env"]["COFFER_API_KEY"], "${env:COFFER_API_KEY}");
         assert_eq!((&ours["command"], &ours["args"]), (&json!("/usr/bin/coffer"), &json!(["mcp"])));
     }
-    let other = Wish { url: "http://other".into(), ..wish(None) };
+    let other = Wish { from: KeySource::Environment { url: "http://other".into() }, ..wish(None) };
     assert!(matches!(plan("cursor", &places(home.path()), &other), Err(InstallError::Exists { .. })));
 }
 
@@ -85,4 +86,25 @@ fn a_key_is_written_only_when_asked_and_only_for_the_owner() {
 fn an_unknown_client_is_refused_with_the_names() {
     let refused = plan("emacs", &places(Path::new("/nowhere")), &wish(None)).unwrap_err().to_string();
     assert!(refused.contains("claude-code") && refused.contains("vscode"), "{refused}");
+}
+
+#[test]
+fn a_profile_is_written_by_its_name_for_every_client() {
+    for client in names() {
+        let home = tempfile::tempdir().unwrap();
+        let all = Places { codex: Some(home.path().into()), ..places(home.path()) };
+        let from =
+            KeySource::Profile { name: "team \"x\"".into(), directory: Some("/etc/coffer \"x\"".into()) };
+        let wish = Wish { program: "/usr/bin/coffer".into(), from };
+        let text = plan(client, &all, &wish).unwrap().shown();
+        assert!(!text.contains("COFFER_API_KEY") && !text.contains("coffer-api-key"), "{text}");
+        let entry: Value = match client {
+            "codex" => serde_json::to_value(toml::from_str::<toml::Table>(&text).unwrap()).unwrap(),
+            _ => serde_json::from_str(&text).unwrap(),
+        };
+        let servers =
+            ["mcpServers", "servers", "mcp_servers"].iter().find_map(|name| entry.get(*name)).unwrap();
+        assert_eq!(servers[NAME]["args"], json!(["mcp", "--profile", "team \"x\""]), "{client}");
+        assert_eq!(servers[NAME]["env"]["COFFER_CONFIG_DIR"], "/etc/coffer \"x\"", "{client}");
+    }
 }

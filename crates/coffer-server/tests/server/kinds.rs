@@ -157,6 +157,7 @@ async fn every_route_is_for_the_kinds_that_the_page_names() {
         "PUT /api/v1/sandboxes/{id}/network",
         "PUT /sandboxes/{id}/network",
         "POST /api/v1/keys",
+        "POST /api/v1/sign-in-links",
         "POST /api/v1/volumes",
         "DELETE /api/v1/volumes/{volume}",
         "POST /volumes",

@@ -558,3 +558,31 @@ async fn health_and_readiness_need_no_key() {
         app.as_key("none", Method::GET, path, Value::Null).await.expect(200);
     }
 }
+
+#[tokio::test]
+async fn a_link_signs_a_browser_in_with_the_rights_of_its_key() {
+    let app = TestApp::start().await;
+    let (_, agents) = agent(&app, "coder").await;
+    let refused =
+        app.as_key(&agents, Method::POST, "/api/v1/sign-in-links", Value::Null).await.expect(403).json();
+    assert_eq!(
+        refused["error"]["code"].as_str().or(refused["code"].as_str()),
+        Some("forbidden"),
+        "{refused}"
+    );
+    let reader = app.post("/api/v1/keys", json!({"name": "reader", "role": "read"})).await.expect(201).json();
+    let read = reader["key"].as_str().unwrap();
+    let link = app.as_key(read, Method::POST, "/api/v1/sign-in-links", Value::Null).await.expect(201).json();
+    let token = json!({"token": link["token"]});
+    // The token is no key.
+    app.as_key(link["token"].as_str().unwrap(), Method::GET, "/api/v1/me", Value::Null).await.expect(401);
+    let session = app.post("/api/v1/sign-in", token.clone()).await.expect(201).json();
+    let session = session["key"].as_str().unwrap();
+    let me = app.as_key(session, Method::GET, "/api/v1/me", Value::Null).await.expect(200).json();
+    assert_eq!(me["role"], "read");
+    app.as_key(session, Method::GET, "/api/v1/keys", Value::Null).await.expect(403);
+    app.post("/api/v1/sign-in", token).await.expect(403);
+    // With the key goes the browser's.
+    app.delete(&format!("/api/v1/keys/{}", reader["id"].as_str().unwrap())).await.expect(204);
+    app.as_key(session, Method::GET, "/api/v1/me", Value::Null).await.expect(401);
+}

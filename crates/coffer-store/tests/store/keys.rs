@@ -1,6 +1,6 @@
 //! Keys: shown once, hashed, revocable.
 
-use coffer_core::{KeyId, Role};
+use coffer_core::{KeyId, KeyKind, Role};
 use coffer_store::{ApiKeySecret, Authenticated, NameError, NewKey};
 
 use crate::databases::on_both;
@@ -74,6 +74,42 @@ on_both! {
         let revoked = store.create_sign_in_link(&operator, project, 60_000).await.unwrap();
         assert!(store.revoke_key(&operator, revoked.id()).await.unwrap());
         assert!(store.redeem_sign_in_link(revoked.reveal(), "web", 60_000).await.unwrap().is_none());
+    }
+
+    async fn a_link_of_a_key_has_its_rights_and_ends_with_it(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let in_a_minute = coffer_core::clock::now_ms() + 60_000;
+        let key = NewKey { role: Role::Read, kind: KeyKind::Service, expires_ms: Some(in_a_minute), ..NewKey::from("ci") };
+        let key = store.create_key(&operator, project, key).await.unwrap();
+        let scope = comes_in(&store, key.reveal()).await.scope;
+        let hour = 3_600_000;
+        let (link, expires_ms) = store.create_link_of_key(&scope, key.id(), hour).await.unwrap().unwrap();
+        assert_eq!(expires_ms, in_a_minute, "not longer than its key");
+        let session = store.redeem_sign_in_link(link.reveal(), "web", hour).await.unwrap().unwrap();
+        let principal = comes_in(&store, session.reveal()).await;
+        assert_eq!((principal.role, principal.kind), (Role::Read, KeyKind::Service));
+        let listed = store.keys(&operator).await.unwrap();
+        let listed = listed.iter().find(|listed| listed.id == session.id()).unwrap();
+        assert_eq!(listed.expires_ms, Some(in_a_minute));
+        // A browser's key creates links too, and so on: all of them end with the first.
+        let (second, _) = store.create_link_of_key(&scope, session.id(), hour).await.unwrap().unwrap();
+        let grandchild = store.redeem_sign_in_link(second.reveal(), "web", hour).await.unwrap().unwrap();
+        let (unused, _) = store.create_link_of_key(&scope, key.id(), hour).await.unwrap().unwrap();
+        // Another project's key is no key of the scope.
+        let other = store.create_project(&operator, "other").await.unwrap();
+        let foreign = store.create_key(&operator, other, "x").await.unwrap();
+        assert!(store.create_link_of_key(&scope, foreign.id(), hour).await.unwrap().is_none());
+        let namesake = NewKey::from(format!("web UI of key {}", key.id()).as_str());
+        let namesake = store.create_key(&operator, other, namesake).await.unwrap();
+        assert!(store.revoke_key(&operator, key.id()).await.unwrap());
+        for ended in [&key, &session, &grandchild] {
+            assert_eq!(store.authenticate(ended.reveal()).await.unwrap(), None);
+        }
+        assert!(store.redeem_sign_in_link(unused.reveal(), "web", hour).await.unwrap().is_none());
+        assert!(store.create_link_of_key(&scope, key.id(), hour).await.unwrap().is_none());
+        assert!(store.authenticate(namesake.reveal()).await.unwrap().is_some(), "of another project");
     }
 
     async fn a_rotated_key_has_a_successor_and_ends_after_the_overlap(database: &TestDatabase) {

@@ -4,6 +4,7 @@
 //! keys differ from run to run and are filtered; what needs terminals and big files is in `e2e/cli/test_coffer.py`.
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 
@@ -470,10 +471,40 @@ fn bounds(user: &User) {
         "audit",
         &[
             &["audit", "-n", "1", "--action", "DELETE /api/v1/volumes/{volume}"],
-            &["open", "--print"],
+            &["open", "--print", "--no-sign-in"],
+            &["open", "--sign-in-file", "nothing"],
             &["completion", "nothing"],
         ],
     );
+    opening(user);
+}
+
+/// The link of `open` signs in once, with the rights of the profile's key.
+fn opening(user: &User) {
+    let link = user.done(&["open", "--print"]);
+    let (url, token) = link.split_once("/#token=link_").expect("a link");
+    assert_eq!((url, token.len()), (format!("http://{}", user.up.listen).as_str(), 40), "{link}");
+    user.done(&["login", &link, "--name", "browser"]);
+    let (code, _, stderr) = user.output(&["login", &link, "--name", "again"], "");
+    assert_eq!(code, 5, "{stderr}");
+    // With a screen a browser gets a page that only its user can read, and no token in its arguments.
+    let program = user.scratch.join("bin/xdg-open");
+    std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+    std::fs::write(&program, "#!/bin/sh\necho \"$@\" > \"$OPENED\"\n").unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let opened = user.scratch.join("opened");
+    let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut command = coffer();
+    command.args(["open", "--profile", "browser"]).env("COFFER_CONFIG_DIR", user.scratch.join("config"));
+    let output = command.env("DISPLAY", ":9").env("OPENED", &opened).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let address = std::fs::read_to_string(&opened).unwrap();
+    let page = address.trim().strip_prefix("file://").expect("a page of this machine");
+    assert!(!address.contains("link_"), "{address}");
+    assert!(std::fs::read_to_string(page).unwrap().contains("#token=link_"));
+    assert_eq!(std::fs::metadata(page).unwrap().permissions().mode() & 0o777, 0o600);
+    user.done(&["profile", "use", "default"]);
+    user.done(&["profile", "rm", "browser"]);
 }
 
 fn operators(user: &User, data: &Path) {
