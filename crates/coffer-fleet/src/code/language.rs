@@ -54,6 +54,6 @@ mod tests {
             (Language::parse("Python"), Language::parse(""), Language::parse("java")),
             (None, None, None)
         );
-        assert_eq!(Language::names(), "python, javascript, typescript, r, bash");
+        assert_eq!(Language::ALL.map(Language::name), coffer_core::command::LANGUAGES);
     }
 }
