@@ -9,8 +9,8 @@ use crate::place::Place;
 /// Variables of a sandbox or of a call.
 pub(crate) type Variables = BTreeMap<String, String>;
 
-/// The generators of modules that are loaded. Others ask the system when they are.
-const RESEED_PYTHON: &str = r#"
+/// What modules that are loaded keep for themselves is renewed always. Others ask the system when they are loaded.
+const RENEW_PYTHON: &str = r#"
 import os, random, sys
 
 def renew(name, change):
@@ -20,12 +20,13 @@ def renew(name, change):
         except Exception:
             pass
 
-random.seed()
-renew("numpy.random", lambda numpy: numpy.seed())
-renew("torch", lambda torch: torch.seed())
 renew("ssl", lambda ssl: ssl.RAND_add(os.urandom(32), 32.0))
 renew("tempfile", lambda tempfile: setattr(tempfile, "_name_sequence", None))
 renew("multiprocessing.process", lambda process: setattr(process.current_process(), "authkey", os.urandom(32)))
+if seeds:
+    random.seed()
+    renew("numpy.random", lambda numpy: numpy.seed())
+    renew("torch", lambda torch: torch.seed())
 "#;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,15 +138,19 @@ void 0;"#,
         }
     }
 
-    /// Code that gives a kernel random numbers of its own: it may be a copy of another one. Nothing if it cannot be
-    /// given any. A kernel asks the system, which no copy does twice alike.
-    pub(crate) fn reseed(self) -> Option<String> {
+    /// Code for a kernel that is a copy of another one, so that both do not draw the same random numbers. Seeds that code
+    /// may have chosen stay unless they are asked for. Nothing if it cannot be given any.
+    pub(crate) fn renewal(self, seeds: bool) -> Option<String> {
         match self {
-            Self::Python => Some(format!("exec({}, {{}})\n", self.literal(RESEED_PYTHON))),
+            Self::Python => {
+                let seeds = if seeds { "True" } else { "False" };
+                Some(format!("exec({}, {{'seeds': {seeds}}})\n", self.literal(RENEW_PYTHON)))
+            }
+            _ if !seeds => Some(String::new()),
             // Without a seed it would take the time, and its process number, which copies share.
             Self::R => Some(
-                "base::set.seed(base::as.integer(base::readBin('/dev/urandom', 'integer', size = 2, signed = FALSE)) \
-                 * 32768L + base::readBin('/dev/urandom', 'integer', size = 1, signed = FALSE))\n"
+                "base::set.seed(base::readBin('/dev/urandom', 'integer', size = 2, signed = FALSE) * 32768L \
+                 + base::readBin('/dev/urandom', 'integer', size = 1, signed = FALSE))\n"
                     .to_string(),
             ),
             Self::Bash => Some("RANDOM=$(od -An -N4 -tu4 /dev/urandom)\n".to_string()),

@@ -97,9 +97,9 @@ impl Kernel {
         let (moved, unowned) = (self.home != identity, self.owner.is_none());
         let variables = variables.filter(|_| self.owner.as_deref() != Some(identity));
         let mut code = variables.map(|variables| self.language.set(variables)).unwrap_or_default();
-        if moved && unowned {
-            let Some(reseed) = self.language.reseed() else { return Arrived::Foreign };
-            code.push_str(&reseed);
+        if moved {
+            let Some(renewal) = self.language.renewal(unowned) else { return Arrived::Foreign };
+            code.push_str(&renewal);
         }
         let done = if moved { self.change_key(&code).await } else { self.run_silent(&code).await.into() };
         let done = if done == Arrived::Foreign && !unowned { Arrived::Ready } else { done };
