@@ -24,6 +24,10 @@ pub struct Execution {
     pub command: String,
     pub cwd: Option<String>,
     pub user: Option<String>,
+    /// The language, if it is code for the code interpreter; `command` is its beginning then.
+    pub language: Option<String>,
+    /// The context of the code, if the caller named one.
+    pub context_id: Option<String>,
     pub pid: Option<u32>,
     pub started_at: String,
     pub ended_at: Option<String>,

@@ -18,6 +18,7 @@ pub mod artifacts;
 pub mod attempts;
 pub mod audit;
 pub mod budgets;
+pub mod code;
 pub mod competitions;
 pub mod connections;
 mod error;

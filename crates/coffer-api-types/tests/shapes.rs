@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use coffer_api_types::{
-    ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, competitions, connections,
-    events, exec, executions, files, forks, git, host, keys, limits, logs, network, policy, projects, pulls,
-    queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, usage, volumes, webhooks,
+    ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, code, competitions,
+    connections, events, exec, executions, files, forks, git, host, keys, limits, logs, network, policy,
+    projects, pulls, queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, usage,
+    volumes, webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -227,7 +228,8 @@ fn report(results: &[(&str, Result<(), String>)]) {
 fn every_shape_reads_back_what_it_writes() {
     let requests = all![check:
         agents::NewAgent, artifacts::NewArtifact, attempts::Cancel, attempts::NewMessage,
-        attempts::Start, budgets::ChangedBudget, budgets::NewBudget, competitions::Cancel,
+        attempts::Start, budgets::ChangedBudget, budgets::NewBudget, code::NewCode,
+        code::NewCodeContext, competitions::Cancel,
         competitions::NewCompetition, competitions::NewEntry, competitions::Pick,
         competitions::Terms, connections::NewConnection, exec::NewCommand, files::FileAction,
         forks::NewFork, git::NewBranch, git::NewClone, git::NewCommit, git::NewPullRequest,
@@ -246,7 +248,9 @@ fn every_shape_reads_back_what_it_writes() {
         ErrorShape, agents::Agent, agents::Definition, agents::PresetInfo, artifacts::Artifact,
         attempts::Attempt, attempts::Failure, attempts::Message, attempts::Move,
         attempts::StepShape, attempts::StepStateShape, audit::Audited, budgets::Action,
-        budgets::Budget, budgets::Period, competitions::Check, competitions::ComparedFile,
+        budgets::Budget, budgets::Period, code::CodeArtifact, code::CodeContext, code::CodeEnd,
+        code::CodeError, code::CodeFailed, code::CodeRan, code::CodeResult, code::CodeStarted,
+        code::CodeSummary, competitions::Check, competitions::ComparedFile,
         competitions::Comparison, competitions::Competition, competitions::Diff,
         competitions::Entry, competitions::Failure, competitions::FileChange, competitions::Side,
         competitions::Size, connections::AppIds, connections::Connection,
@@ -291,7 +295,7 @@ fn every_shape_reads_back_what_it_writes() {
 #[test]
 fn every_query_reads_back_what_it_writes() {
     let queries = all![check_query:
-        artifacts::ArtifactQuery, artifacts::UploadQuery, audit::AuditQuery,
+        artifacts::ArtifactQuery, artifacts::UploadQuery, audit::AuditQuery, code::NotebookQuery,
         competitions::CompareQuery, competitions::CompetitionQuery, connections::RemoteQuery,
         events::AfterQuery, events::EventQuery, exec::SignalQuery, exec::WatchQuery,
         executions::ExecutionQuery, executions::OutputQuery, executions::PlaceQuery,

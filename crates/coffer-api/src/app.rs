@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use coffer_core::{LifetimePolicy, Limits, Millis, ProjectId};
 use coffer_fleet::audit::AuditLog;
+use coffer_fleet::code::Code;
 use coffer_fleet::commands::Commands;
 use coffer_fleet::events::Events;
 use coffer_fleet::exec::Exec;
@@ -45,6 +46,7 @@ pub struct App {
     pub mcp_sessions: Shares<ProjectId>,
     pub commands: Arc<Commands>,
     pub exec: Exec,
+    pub code: Code,
     pub telemetry: Arc<Telemetry>,
     pub output: Arc<Output>,
     pub forges: Arc<coffer_forge::Forges>,

@@ -38,6 +38,7 @@ pub(crate) const fn status_of(code: Code) -> StatusCode {
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
         Code::Conflict
+        | Code::CodeInterpreterMissing
         | Code::BranchProtected
         | Code::GitFailed
         | Code::IdentityMissing

@@ -175,15 +175,22 @@ fn of_record(
             let end: serde_json::Value = serde_json::from_slice(&record.data).unwrap_or_default();
             let exit_code = end["exit_code"].as_i64().unwrap_or(-1);
             fields.insert("exit_code".into(), exit_code.to_string());
-            fields.insert("pid".into(), end["pid"].to_string());
+            if let Some(pid) = end["pid"].as_i64() {
+                fields.insert("pid".into(), pid.to_string());
+            }
             let level = if exit_code == 0 { LogLevel::Info } else { LogLevel::Warn };
             let status = end["status"].as_str().unwrap_or_default();
-            (level, vec![format!("process {} ended: {status}", end["pid"])])
+            let what = end["pid"].as_i64().map_or_else(|| "code".to_string(), |pid| format!("process {pid}"));
+            (level, vec![format!("{what} ended: {status}")])
         }
         Kind::Gap(stream) => {
             fields.insert("stream".into(), stream_name(stream).into());
             (LogLevel::Warn, vec![format!("{} bytes of output were lost", record.missed_bytes())])
         }
+        Kind::Code if record.offset == 0 => {
+            (LogLevel::Info, vec![format!("code started: {}", first_line(&record.data))])
+        }
+        Kind::Code | Kind::Shown => (LogLevel::Info, Vec::new()),
         Kind::Truncated => {
             (LogLevel::Warn, vec!["the process wrote too much output: the rest was not stored".into()])
         }
@@ -194,6 +201,13 @@ fn of_record(
     }
     let time_ms = record.time_ms;
     messages.into_iter().map(move |message| Entry { time_ms, level, message, fields: fields.clone() })
+}
+
+/// The first line of some code, for people.
+pub(super) fn first_line(code: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&code[..code.len().min(1024)]);
+    let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    line.chars().take(200).collect()
 }
 
 /// Part of some output.

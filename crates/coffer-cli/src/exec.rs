@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
+use coffer_api_types::sandboxes::NewSandbox;
 use coffer_client::{Client, Command, End, Handle, Input, Output, Process, Signal};
 use tokio::io::AsyncReadExt as _;
 
@@ -134,40 +135,47 @@ impl Run {
     pub(crate) async fn run(self, context: &Context) -> Outcome {
         let new = self.shape.new_sandbox(self.template.as_deref())?;
         let command = self.manner.command(self.command);
-        // An interrupted create is finished first: otherwise nobody would destroy the sandbox.
-        let mut making = std::pin::pin!(sandboxes::make(context, &new));
-        let mut interrupted = false;
-        let sandbox = loop {
-            tokio::select! {
-                made = &mut making => break made.map_err(not_run)?,
-                _ = tokio::signal::ctrl_c(), if !interrupted => interrupted = true,
-            }
-        };
-        let ran = match interrupted {
-            true => Ok(INTERRUPTED),
-            false => attach(&context.client, &sandbox.id, &command).await.map_err(not_run),
-        };
-        if self.keep && !interrupted {
-            printer::note(&format!("kept sandbox {}", sandbox.id));
-            return ran;
-        }
-        match context.client.destroy_sandbox(&sandbox.id).await {
-            // It may have ended by itself.
-            Err(error) if !error.is_not_found() => {
-                let failure = Failure::from(error);
-                printer::note(&format!(
-                    "warning: could not destroy sandbox {}: {}",
-                    sandbox.id, failure.message
-                ));
-            }
-            _ => {}
-        }
-        ran
+        made_and_destroyed(context, &new, self.keep, async |id| {
+            attach(&context.client, id, &command).await.map_err(not_run)
+        })
+        .await
     }
 }
 
+/// Creates a sandbox, works in it, and destroys it.
+pub(crate) async fn made_and_destroyed(
+    context: &Context,
+    new: &NewSandbox,
+    keep: bool,
+    work: impl AsyncFnOnce(&str) -> Outcome,
+) -> Outcome {
+    // An interrupted create is finished first: otherwise nobody would destroy the sandbox.
+    let mut making = std::pin::pin!(sandboxes::make(context, new));
+    let mut interrupted = false;
+    let sandbox = loop {
+        tokio::select! {
+            made = &mut making => break made.map_err(not_run)?,
+            _ = tokio::signal::ctrl_c(), if !interrupted => interrupted = true,
+        }
+    };
+    let ran = if interrupted { Ok(INTERRUPTED) } else { work(&sandbox.id).await };
+    if keep && !interrupted {
+        printer::note(&format!("kept sandbox {}", sandbox.id));
+        return ran;
+    }
+    match context.client.destroy_sandbox(&sandbox.id).await {
+        // It may have ended by itself.
+        Err(error) if !error.is_not_found() => {
+            let failure = Failure::from(error);
+            printer::note(&format!("warning: could not destroy sandbox {}: {}", sandbox.id, failure.message));
+        }
+        _ => {}
+    }
+    ran
+}
+
 /// Other codes are the command's own.
-fn not_run(failure: Failure) -> Failure {
+pub(crate) fn not_run(failure: Failure) -> Failure {
     failure.exit(NOT_RUN)
 }
 

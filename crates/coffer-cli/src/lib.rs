@@ -15,6 +15,7 @@
 
 mod agents;
 mod bounds;
+mod code;
 mod compete;
 mod context;
 mod cp;
@@ -63,6 +64,11 @@ pub enum Verb {
     ///
     /// One word is a line for the shell: `coffer exec box 'make test | tail'`. Several are a program and its arguments.
     Exec(Box<With<exec::Exec>>),
+    /// Run code in a sandbox's code interpreter
+    ///
+    /// One word is a file (`-` for stdin) that runs in a new sandbox; with -c or --notebook it is the sandbox. Two are a
+    /// sandbox and a file. State stays in the sandbox from call to call. An error in the code is exit code 1.
+    Code(Box<With<code::Code>>),
     /// Open a shell in a sandbox
     #[command(visible_alias = "connect")]
     Sh(With<exec::Sh>),
@@ -162,6 +168,7 @@ impl Verb {
         let outcome = match self {
             Self::Run(with) => with_server_and_signals!(*with),
             Self::Exec(with) => with_server_and_signals!(*with),
+            Self::Code(with) => with_server_and_signals!(*with),
             Self::Sh(with) => with_server_and_signals!(with),
             Self::Create(with) => with_server!(*with),
             Self::Ls(with) => with_server!(with),

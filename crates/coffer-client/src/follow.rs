@@ -90,16 +90,28 @@ impl Follow {
 }
 
 /// Puts messages together from bytes that come in any pieces.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lines {
     pub(crate) held: Vec<u8>,
+    longest: usize,
     /// How much of `held` was searched for the end of a line.
     seen: usize,
     message: Message,
     has_data: bool,
 }
 
+impl Default for Lines {
+    fn default() -> Self {
+        Self::of(LONGEST_MESSAGE)
+    }
+}
+
 impl Lines {
+    /// For messages that are no longer than this.
+    pub(crate) fn of(longest: usize) -> Self {
+        Self { held: Vec::new(), longest, seen: 0, message: Message::default(), has_data: false }
+    }
+
     pub(crate) fn message(&mut self) -> Result<Option<Message>, Error> {
         while let Some(end) = self.held[self.seen..].iter().position(|&byte| byte == b'\n') {
             let end = self.seen + end;
@@ -116,7 +128,7 @@ impl Lines {
             self.field(&line);
         }
         self.seen = self.held.len();
-        if self.held.len() + self.message.data.len() > LONGEST_MESSAGE {
+        if self.held.len() + self.message.data.len() > self.longest {
             return Err(Error::Unreadable("a message of the stream is too long".into()));
         }
         Ok(None)

@@ -34,8 +34,10 @@
     )
 )]
 
+mod answer;
 mod api;
 mod client;
+mod code;
 mod connection;
 mod error;
 mod follow;
@@ -46,6 +48,7 @@ mod wire;
 
 pub use api::{FileContent, FileKind, Upload};
 pub use client::Client;
+pub use code::{CodeRun, CodeStep};
 pub use connection::{Body, Flow, Transport, empty, full};
 pub use error::{Error, Refusal};
 pub use follow::{Follow, Message};

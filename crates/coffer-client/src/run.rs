@@ -1,13 +1,11 @@
 //! A command of `POST …/exec`, with its output as it comes.
 
 use coffer_api_types::exec::NewCommand;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 
+use crate::answer::{Answer, parse, refused};
 use crate::client::Client;
-use crate::connection::{Flow, full};
-use crate::error::{Error, Refusal};
+use crate::error::Error;
 use crate::follow::Lines;
 
 /// What a command did next.
@@ -34,17 +32,12 @@ pub struct RunEnd {
 /// A running command.
 #[derive(Debug)]
 pub struct Run {
-    flow: Flow,
-    lines: Lines,
+    answer: Answer,
 }
 
 impl Run {
     pub(crate) async fn start(client: &Client, path: &str, command: &NewCommand) -> Result<Self, Error> {
-        let mut headers = client.headers("text/event-stream");
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let body = serde_json::to_vec(command).map_err(|error| Error::Unreadable(error.to_string()))?;
-        let answer = client.send(Method::POST, path, headers, full(body), None).await?;
-        Ok(Self { flow: answer.into_body(), lines: Lines::default() })
+        Ok(Self { answer: Answer::post(client, path, command, Lines::default()).await? })
     }
 
     /// The next step; `None` after the end. If the stream breaks off, the command keeps running.
@@ -62,36 +55,24 @@ impl Run {
         struct Problem {
             message: String,
         }
-        fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
-            serde_json::from_str(text).map_err(|error| Error::Unreadable(error.to_string()))
+        while let Some(message) = self.answer.next().await? {
+            let data = message.data.as_str();
+            return Ok(Some(match message.event.as_str() {
+                "start" => {
+                    let Start { execution_id, pid } = parse(data)?;
+                    RunStep::Started { execution_id, pid }
+                }
+                "stdout" => RunStep::Stdout(parse::<Text>(data)?.data),
+                "stderr" => RunStep::Stderr(parse::<Text>(data)?.data),
+                "end" => RunStep::Ended(parse(data)?),
+                "error" => {
+                    let Problem { message } = parse(data)?;
+                    return Err(refused("unavailable".to_string(), message, None));
+                }
+                // What a later server may add.
+                _ => continue,
+            }));
         }
-        loop {
-            if let Some(message) = self.lines.message()? {
-                let data = message.data.as_str();
-                return Ok(Some(match message.event.as_str() {
-                    "start" => {
-                        let Start { execution_id, pid } = parse(data)?;
-                        RunStep::Started { execution_id, pid }
-                    }
-                    "stdout" => RunStep::Stdout(parse::<Text>(data)?.data),
-                    "stderr" => RunStep::Stderr(parse::<Text>(data)?.data),
-                    "end" => RunStep::Ended(parse(data)?),
-                    "error" => {
-                        let Problem { message } = parse(data)?;
-                        let (hint, details, request_id, retry_after) = (None, None, None, None);
-                        let (status, code) = (StatusCode::OK, "unavailable".to_string());
-                        let refusal =
-                            Refusal { status, code, message, hint, details, request_id, retry_after };
-                        return Err(Error::Refused(Box::new(refusal)));
-                    }
-                    // What a later server may add.
-                    _ => continue,
-                }));
-            }
-            match self.flow.next().await? {
-                None => return Ok(None),
-                Some(piece) => self.lines.held.extend_from_slice(&piece),
-            }
-        }
+        Ok(None)
     }
 }

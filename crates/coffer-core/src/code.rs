@@ -42,6 +42,8 @@ pub enum Code {
     NotFound,
     /// The template is in the catalogue and not built yet; an operator builds it.
     TemplateNotBuilt,
+    /// The sandbox has no code interpreter: its template is not `code-interpreter-v1`, nor made from it.
+    CodeInterpreterMissing,
     /// The path exists, but not with this method.
     MethodNotAllowed,
     /// The request did not arrive in time.

@@ -5,6 +5,9 @@
 //! is refused if one of them is. An unclear command, such as one whose name is a variable, is refused: a
 //! policy's author wants to know what runs.
 //!
+//! Code for the code interpreter is the command `code:<language>`. It can start any program, so only a rule
+//! that names it permits it: see [`CommandPolicy::decide`].
+//!
 //! This guards the API. It is not a sandbox: an allowed program may start any other.
 
 mod pattern;
@@ -27,8 +30,16 @@ const LONGEST_NOTE: usize = 500;
 /// Shells that take a line by `-c`, and whose grammar is parsed here.
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "ash"];
 
+/// The beginning of the word that stands for code in a language.
+const CODE: &str = "code:";
+
 /// Most nested shell lines.
 const DEEPEST_SHELL: usize = 4;
+
+/// The command that stands for code in a language of the code interpreter.
+pub fn code(language: &str) -> Vec<String> {
+    vec![format!("{CODE}{language}")]
+}
 
 /// The effect on a command.
 #[derive(
@@ -188,9 +199,14 @@ impl CommandPolicy {
         Ok(())
     }
 
+    /// The verdict on one command. For code, only rules that name code count, and the default is to refuse:
+    /// a policy that forbids `curl` and allows the rest would otherwise forbid nothing.
     fn decide(&self, words: Vec<String>) -> Judged {
-        let rule = self.rules.iter().position(|rule| rule.pattern.fits(&words));
-        let effect = rule.map_or(self.default, |rule| self.rules[rule].effect);
+        let is_code = words.first().is_some_and(|first| first.starts_with(CODE));
+        let counts = |rule: &Rule| !is_code || rule.pattern.begins_with(CODE);
+        let rule = self.rules.iter().position(|rule| counts(rule) && rule.pattern.fits(&words));
+        let default = if is_code { Effect::Deny } else { self.default };
+        let effect = rule.map_or(default, |rule| self.rules[rule].effect);
         Judged { words, effect, rule }
     }
 

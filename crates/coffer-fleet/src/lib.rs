@@ -1,7 +1,7 @@
 //! Sandboxes, without HTTP: their life, commands in them, their output, limits and usage.
 //!
-//! [`Fleet`] owns every live sandbox and is the only caller of the engine. [`exec`] runs commands, [`output`]
-//! stores their output, [`commands`] checks which are permitted. [`limits`], [`usage`] and [`audit`] bound and
+//! [`Fleet`] owns every live sandbox and is the only caller of the engine. [`exec`] runs commands, [`code`] runs code,
+//! [`output`] stores their output, [`commands`] checks which are permitted. [`limits`], [`usage`] and [`audit`] bound and
 //! record what callers do. Errors turn into a [`Refusal`](coffer_core::Refusal); the API maps that to a
 //! response.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@
 )]
 
 pub mod audit;
+pub mod code;
 pub mod commands;
 pub mod events;
 pub mod exec;

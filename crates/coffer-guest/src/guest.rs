@@ -22,7 +22,7 @@ use serde::Deserialize;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{AgentError, connect};
+use super::{AgentError, ask_for_tunnel, connect};
 use crate::Target;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
@@ -55,6 +55,8 @@ pub enum GuestError {
     Refused { reason: Reason, message: String },
     #[error("the sandbox ended or was paused during the call")]
     Gone,
+    #[error("nothing listens on port {0} of the sandbox")]
+    PortClosed(u16),
 }
 
 /// Why agentd refused, by its own codes.
@@ -124,11 +126,47 @@ impl Guest {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        self.exchange(None, request, patience).await
+    }
+
+    /// The same to a port inside the sandbox. What listens there is no more trusted than agentd.
+    pub async fn send_to_port<B>(
+        &self,
+        port: u16,
+        request: Request<B>,
+        patience: Option<Duration>,
+    ) -> Result<Response<Flow>, GuestError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.exchange(Some(port), request, patience).await
+    }
+
+    async fn exchange<B>(
+        &self,
+        port: Option<u16>,
+        request: Request<B>,
+        patience: Option<Duration>,
+    ) -> Result<Response<Flow>, GuestError>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         self.target.activity.note();
         let exchange = async {
             let connected = tokio::time::timeout(CONNECT_WITHIN, connect(&self.target.socket)).await;
-            let stream =
+            let mut stream =
                 connected.map_err(|_| AgentError::Late(CONNECT_WITHIN))?.map_err(AgentError::Refused)?;
+            if let Some(port) = port {
+                let asked = tokio::time::timeout(CONNECT_WITHIN, ask_for_tunnel(&mut stream, port)).await;
+                let asked = asked.map_err(|_| AgentError::Late(CONNECT_WITHIN))?;
+                match asked.map_err(|error| AgentError::Cut(error.to_string()))? {
+                    StatusCode::OK => {}
+                    StatusCode::BAD_GATEWAY => return Err(GuestError::PortClosed(port)),
+                    status => return Err(AgentError::Status(status).into()),
+                }
+            }
             let broken = |error: hyper::Error| AgentError::Cut(error.to_string());
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;

@@ -12,7 +12,9 @@
 )]
 
 mod guest;
+pub mod interpreter;
 mod target;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,6 +30,7 @@ use tokio::net::UnixStream;
 
 pub use guest::{Events, Flow, Guest, GuestError, Reason, accepted};
 pub use target::{Activity, Route, Spare, Target, Wake};
+pub use tunnel::ask_for_tunnel;
 
 /// The longest answer to the server itself.
 const LONGEST_ANSWER: usize = 4 * 1024 * 1024;

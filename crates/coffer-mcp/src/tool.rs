@@ -58,11 +58,19 @@ impl Call {
 pub(crate) struct Outcome<T> {
     pub(crate) text: String,
     pub(crate) result: T,
+    pub(crate) images: Vec<Image>,
+}
+
+/// An image that a model can see.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) base64: String,
+    pub(crate) mime_type: &'static str,
 }
 
 impl<T> Outcome<T> {
     pub(crate) fn new(text: impl Into<String>, result: T) -> Self {
-        Self { text: text.into(), result }
+        Self { text: text.into(), result, images: Vec::new() }
     }
 }
 
@@ -180,7 +188,9 @@ impl Tool {
 
 fn succeeded(outcome: Outcome<impl Serialize>) -> CallToolResult {
     let text = crate::cut::text(&plain(&outcome.text), LONGEST_TEXT);
-    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    let images = outcome.images.into_iter().map(|image| ContentBlock::image(image.base64, image.mime_type));
+    let content = std::iter::once(ContentBlock::text(text)).chain(images).collect();
+    let mut result = CallToolResult::success(content);
     result.structured_content = serde_json::to_value(outcome.result).ok().map(clean);
     result
 }

@@ -27,6 +27,7 @@ pub use coffer_build::{
 };
 use coffer_core::{LifetimePolicy, Limits};
 use coffer_engine::Engine;
+pub use coffer_fleet::code::CodeSettings;
 use coffer_fleet::exec::Exec;
 pub use coffer_fleet::limits::{LimitSettings, QuotaSettings, RateSettings, RetentionSettings};
 pub use coffer_fleet::output::OutputSettings;
@@ -70,6 +71,7 @@ pub struct ServerConfig {
     pub traces: TraceSettings,
     pub usage: UsageSettings,
     pub output: OutputSettings,
+    pub code: CodeSettings,
     pub tasks: TaskSettings,
     pub webhooks: WebhookSettings,
     pub artifacts: ArtifactSettings,
@@ -115,6 +117,7 @@ impl Default for ServerConfig {
             traces: TraceSettings::default(),
             usage: UsageSettings::default(),
             output: OutputSettings::default(),
+            code: CodeSettings::default(),
             tasks: TaskSettings::default(),
             webhooks: WebhookSettings::default(),
             artifacts: ArtifactSettings::default(),
@@ -374,6 +377,7 @@ pub async fn serve(
         mcp: coffer_api::Mcp::new(stop.child_token()),
         mcp_sessions: pools.shares(pool::MCP_SESSIONS),
         commands,
+        code: coffer_fleet::code::Code::new(exec.clone(), config.code, &pools),
         exec,
         telemetry: telemetry.clone(),
         output: output.clone(),

@@ -56,6 +56,9 @@ pools! {
     /// Start requests are read completely if a project has a command policy.
     COMMAND_STARTS = "command_starts", "start requests being checked against a command policy", 128, 64, Wait::secs(10),
         Some("limits.pools.command_starts");
+    /// Each may hold as much of its output as an answer may have.
+    CODE_CALLS = "code_calls", "code that runs in code interpreters through our own API", 128, 64, Wait::secs(10),
+        Some("limits.pools.code_calls");
     /// Each asks a sandbox, which may answer slowly, for its newest output.
     LOG_READS = "log_reads", "log reads that wait for a sandbox's newest output", 16, 8, Wait::secs(10),
         Some("limits.pools.log_reads");

@@ -16,6 +16,8 @@ pub struct PoolSettings {
     pub file_lists: usize,
     /// Start requests being checked against a command policy.
     pub command_starts: usize,
+    /// Code that runs in code interpreters through our own API.
+    pub code_calls: usize,
     /// Log reads that wait for a sandbox's newest output.
     pub log_reads: usize,
     /// Pages of output being redacted and written.
@@ -61,6 +63,7 @@ impl Default for PoolSettings {
         Self {
             file_lists: pool::FILE_LISTS.total,
             command_starts: pool::COMMAND_STARTS.total,
+            code_calls: pool::CODE_CALLS.total,
             log_reads: pool::LOG_READS.total,
             redaction: pool::REDACTION.total,
             log_files: pool::LOG_FILES.total,
@@ -90,6 +93,7 @@ impl PoolSettings {
         match wanted.name {
             "file_lists" => self.file_lists,
             "command_starts" => self.command_starts,
+            "code_calls" => self.code_calls,
             "log_reads" => self.log_reads,
             "redaction" => self.redaction,
             "log_files" => self.log_files,

@@ -30,6 +30,16 @@ pub struct NewExecution {
     pub cwd: Option<String>,
     pub user: Option<String>,
     pub source: ExecutionSource,
+    /// Set if it is code, which is `command` then.
+    pub code: Option<CodeOf>,
+}
+
+/// Where code runs in a sandbox's code interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CodeOf {
+    pub language: String,
+    /// The context, if the caller named one.
+    pub context: Option<String>,
 }
 
 /// An execution.
@@ -45,6 +55,8 @@ pub struct ExecutionRow {
     pub command: String,
     pub cwd: Option<String>,
     pub user: Option<String>,
+    /// Set if it is code. It has no process.
+    pub code: Option<CodeOf>,
     /// The process, once agentd reported it.
     pub process: Option<Process>,
     pub started_ms: Millis,
@@ -103,6 +115,10 @@ impl ExecutionRow {
             command: cut(&new.command, LONGEST_COMMAND),
             cwd: new.cwd.map(word),
             user: new.user.map(word),
+            code: new.code.map(|code| CodeOf {
+                language: cut(&code.language, LONGEST_WORD),
+                context: code.context.map(word),
+            }),
             process: None,
             started_ms: at_ms,
             ended_ms: None,
@@ -132,9 +148,8 @@ impl ExecutionRow {
 pub struct Collected {
     pub sandbox: SandboxId,
     pub project: ProjectId,
-    /// The journal's position after it.
-    pub boot: i64,
-    pub next: i64,
+    /// The journal's boot number and position after it; `None` if it did not come from there.
+    pub journal: Option<(i64, i64)>,
     /// The changed segments.
     pub segments: Vec<SegmentRow>,
     /// The changed executions.
@@ -151,12 +166,14 @@ pub struct ExecutionFilter {
     pub state: Option<ExecutionState>,
     pub started_from_ms: Option<Millis>,
     pub started_until_ms: Option<Millis>,
+    /// Only code.
+    pub is_code: bool,
     pub limit: u32,
 }
 
 const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, actor_key, source, state, command, cwd, user_name, boot, \
      pid, journal_offset, started_ms, ended_ms, exit_code, status, read_main, read_error, kept_main, kept_error, \
-     lost_bytes, truncated, first_position, last_position";
+     lost_bytes, truncated, first_position, last_position, language, code_context";
 
 impl Store {
     /// Records an execution before, or while, it starts.
@@ -177,17 +194,19 @@ impl Store {
     pub async fn record_collected(&self, collected: Collected) -> Result<(), StoreError> {
         let write = self.database().write(WRITE, move |connection| {
             Box::pin(async move {
-                sqlx::query(
-                    "INSERT INTO journal_positions (sandbox_id, project_id, boot, next) VALUES ($1, $2, $3, $4)
-                     ON CONFLICT (sandbox_id) DO UPDATE SET boot = $3, next = $4",
-                )
-                .bind(collected.sandbox)
-                .bind(collected.project)
-                .bind(collected.boot)
-                .bind(collected.next)
-                .execute(&mut *connection)
-                .await
-                .doing(WRITE)?;
+                if let Some((boot, next)) = collected.journal {
+                    sqlx::query(
+                        "INSERT INTO journal_positions (sandbox_id, project_id, boot, next) VALUES ($1, $2, $3, $4)
+                         ON CONFLICT (sandbox_id) DO UPDATE SET boot = $3, next = $4",
+                    )
+                    .bind(collected.sandbox)
+                    .bind(collected.project)
+                    .bind(boot)
+                    .bind(next)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                }
                 for segment in &collected.segments {
                     segments::put(connection, segment).await?;
                 }
@@ -246,6 +265,33 @@ impl Store {
         write.await
     }
 
+    /// Ends the code that an earlier server of this installation left running: its connections died with it.
+    pub async fn lose_code_executions(&self, before_ms: Millis, at_ms: Millis) -> Result<u64, StoreError> {
+        let installation = self.installation();
+        let write = self.database().write(WRITE, move |connection| {
+            Box::pin(async move {
+                let sql = format!(
+                    "UPDATE executions SET state = 'lost', status = 'the server stopped while it ran', ended_ms = $1
+                     WHERE state = 'running' AND language IS NOT NULL AND started_ms < $2 AND sandbox_id IN (
+                         SELECT id FROM sandboxes WHERE $3 IS NULL OR installation IS NULL OR installation = $3)
+                     RETURNING {COLUMNS}"
+                );
+                let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(at_ms)
+                    .bind(before_ms)
+                    .bind(installation)
+                    .fetch_all(&mut *connection)
+                    .await
+                    .doing(WRITE)?;
+                for row in &rows {
+                    tell_end(connection, &read(row)?).await?;
+                }
+                Ok(rows.len() as u64)
+            })
+        });
+        write.await
+    }
+
     /// Ended sandboxes of this installation with executions recorded as running.
     pub async fn sandboxes_with_lost_executions(&self) -> Result<Vec<SandboxId>, StoreError> {
         let rows = sqlx::query(
@@ -290,7 +336,9 @@ impl Store {
         scope: &impl Scope,
         filter: &ExecutionFilter,
     ) -> Result<Vec<ExecutionRow>, StoreError> {
-        Select::new(COLUMNS, "executions")
+        let select = Select::new(COLUMNS, "executions");
+        let select = if filter.is_code { select.filter_by("language IS NOT NULL") } else { select };
+        select
             .filter_if("project_id = ?", scope.only())
             .filter_if("agent_id = ?", scope.only_of())
             .filter_if("sandbox_id = ?", filter.sandbox)
@@ -308,8 +356,8 @@ impl Store {
 async fn insert(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bool, StoreError> {
     let inserted = sqlx::query(
         "INSERT INTO executions (id, project_id, sandbox_id, agent_id, actor_key, source, state, command, cwd,
-             user_name, started_ms)
-         VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10) ON CONFLICT (id) DO NOTHING",
+             user_name, started_ms, language, code_context)
+         VALUES ($1, $2, $3, $4, $5, $6, 'running', $7, $8, $9, $10, $11, $12) ON CONFLICT (id) DO NOTHING",
     )
     .bind(row.id)
     .bind(row.project)
@@ -321,6 +369,8 @@ async fn insert(connection: &mut AnyConnection, row: &ExecutionRow) -> Result<bo
     .bind(row.cwd.clone())
     .bind(row.user.clone())
     .bind(row.started_ms)
+    .bind(row.code.as_ref().map(|code| code.language.clone()))
+    .bind(row.code.as_ref().and_then(|code| code.context.clone()))
     .execute(connection)
     .await
     .doing(WRITE)?;
@@ -366,6 +416,7 @@ async fn tell_start(connection: &mut AnyConnection, row: &ExecutionRow) -> Resul
         command: cut(&row.command, LONGEST_TOLD),
         source: row.source,
         actor: row.actor,
+        language: row.code.as_ref().map(|code| code.language.clone()),
     });
     events::record(connection, row.project, row.sandbox, event, row.started_ms).await
 }
@@ -412,6 +463,11 @@ fn read(row: &AnyRow) -> Result<ExecutionRow, StoreError> {
         command: text("command")?,
         cwd: row.try_get("cwd").doing(READ)?,
         user: row.try_get("user_name").doing(READ)?,
+        code: row
+            .try_get::<Option<String>, _>("language")
+            .doing(READ)?
+            .map(|language| Ok(CodeOf { language, context: row.try_get("code_context").doing(READ)? }))
+            .transpose()?,
         process,
         started_ms: number("started_ms")?,
         ended_ms: optional("ended_ms")?,

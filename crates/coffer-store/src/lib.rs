@@ -88,7 +88,7 @@ use error::Doing as _;
 pub use error::{Cause, ChangeError, NameError, OpenError, RotateError, SecretError, StoreError};
 pub use events::{EventFilter, FoundEvents};
 pub use examine::examine;
-pub use executions::{Collected, ExecutionFilter, ExecutionRow, NewExecution, Process, Progress};
+pub use executions::{CodeOf, Collected, ExecutionFilter, ExecutionRow, NewExecution, Process, Progress};
 pub use forge::{
     CommentKind, CommentRow, ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, ForgeRecordError,
     IssueChange, IssueRow, MOST_REPOSITORIES, Merging, NewComment, NewConnection, NewPull, NewRepository,

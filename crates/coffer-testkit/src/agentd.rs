@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::guest::Guest;
+use crate::interpreter::{self, Interpreter};
 
 /// How an agentd behaves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,6 +55,7 @@ struct Shared {
     inits: Mutex<Vec<Init>>,
     journal: watch::Sender<Journal>,
     guest: Guest,
+    interpreter: Arc<Interpreter>,
     /// The files of the volume that it serves.
     volume: Mutex<BTreeMap<String, Bytes>>,
 }
@@ -66,6 +68,7 @@ impl FakeAgentd {
             manners,
             inits: Mutex::default(),
             guest: Guest::default(),
+            interpreter: Arc::default(),
             volume: Mutex::default(),
             journal: watch::Sender::new(Journal::new(manners)),
         });
@@ -100,6 +103,11 @@ impl FakeAgentd {
         &self.shared.guest
     }
 
+    /// Its code interpreter, which is not installed at first.
+    pub fn interpreter(&self) -> &Arc<Interpreter> {
+        &self.shared.interpreter
+    }
+
     /// The received `/init` requests.
     pub fn inits(&self) -> Vec<Init> {
         self.shared.inits.lock().unwrap().clone()
@@ -107,6 +115,18 @@ impl FakeAgentd {
 }
 
 impl Shared {
+    /// A tunnel to the code interpreter, if it is installed; nothing else listens.
+    fn connect(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let mut response = Response::new(Full::default());
+        let port = request.uri().authority().and_then(http::uri::Authority::port_u16);
+        if port == Some(interpreter::PORT) && self.interpreter.is_installed() {
+            tokio::spawn(self.interpreter.clone().serve(hyper::upgrade::on(request)));
+        } else {
+            *response.status_mut() = StatusCode::BAD_GATEWAY;
+        }
+        response
+    }
+
     /// Files by the whole query that names them; there are no directories.
     fn serve_volume(&self, method: &Method, what: &str, query: &str, body: Bytes) -> Response<Full<Bytes>> {
         let mut files = self.volume.lock().unwrap();
@@ -159,8 +179,9 @@ async fn serve(listener: UnixListener, shared: Arc<Shared>, stop: CancellationTo
         let (shared, stop) = (shared.clone(), stop.clone());
         tokio::spawn(async move {
             let service = service_fn(|request| answer(request, shared.clone()));
-            let served =
-                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+            let served = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades();
             tokio::select! {
                 _ = served => {}
                 () = stop.cancelled() => {}
@@ -176,6 +197,9 @@ async fn answer(
     let mut frozen = shared.frozen.subscribe();
     if frozen.wait_for(|frozen| !frozen).await.is_err() {
         std::future::pending::<()>().await;
+    }
+    if request.method() == Method::CONNECT {
+        return Ok(shared.connect(request));
     }
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();

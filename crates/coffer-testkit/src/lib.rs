@@ -1,7 +1,7 @@
 //! Shared test code of several crates. A dev-dependency only.
 //!
 //! - [`TestDatabase`]: a fresh database of either kind.
-//! - [`engine`]: an engine without a kernel; [`agentd`] and [`guest`] are what answers in its sandboxes.
+//! - [`engine`]: an engine without a kernel; [`agentd`], [`guest`] and [`interpreter`] are what answers in its sandboxes.
 //! - [`github`]: a GitHub that holds every request to the published description and has real git behind it.
 //! - [`engine_contract`]: what every engine has to do, as tests that run on any.
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ pub mod engine;
 pub mod engine_contract;
 pub mod github;
 pub mod guest;
+pub mod interpreter;
 mod postgres;
 
 pub use database::TestDatabase;

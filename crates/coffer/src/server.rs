@@ -159,6 +159,7 @@ impl Server {
             tasks: settings.tasks,
             webhooks: settings.webhooks,
             artifacts: settings.artifacts,
+            code: settings.code,
             builds: settings.builds,
             catalogue: settings.catalogue,
             catalogue_files: &CATALOGUE_FILES,

@@ -359,7 +359,7 @@ async fn kept(
             match record.kind {
                 Kind::Output(OutputStream::Stderr) => stderr.add(&record.data, most),
                 Kind::Output(OutputStream::Stdout | OutputStream::Pty) => stdout.add(&record.data, most),
-                Kind::Started | Kind::Ended | Kind::Gap(_) | Kind::Truncated => {}
+                Kind::Started | Kind::Ended | Kind::Gap(_) | Kind::Truncated | Kind::Code | Kind::Shown => {}
             }
         }
         if page.at_end || page.next <= from {

@@ -45,6 +45,8 @@ pub(super) fn shown(row: ExecutionRow) -> Execution {
         command: row.command,
         cwd: row.cwd,
         user: row.user,
+        language: row.code.as_ref().map(|code| code.language.clone()),
+        context_id: row.code.and_then(|code| code.context),
         pid: row.process.map(|process| process.pid),
         started_at: rfc3339(row.started_ms),
         ended_at: row.ended_ms.map(rfc3339),
@@ -74,6 +76,7 @@ fn filter(
         state,
         started_from_ms: time("from", query.from.as_deref())?,
         started_until_ms: time("until", query.until.as_deref())?,
+        is_code: false,
         limit: part.to_fetch(),
     };
     Ok((part, filter))
@@ -160,7 +163,7 @@ pub(super) fn piece(record: &LogRecord, skip: usize) -> Option<Piece> {
         Kind::Output(stream) => ("output", stream_name(stream)),
         Kind::Gap(stream) => ("gap", stream_name(stream)),
         Kind::Truncated => ("truncated", ""),
-        Kind::Started | Kind::Ended => return None,
+        Kind::Started | Kind::Ended | Kind::Code | Kind::Shown => return None,
     };
     let written = matches!(record.kind, Kind::Output(_)).then(|| record.data.slice(skip..));
     let text = written.as_ref().and_then(|data| std::str::from_utf8(data).ok()).map(str::to_string);
@@ -204,7 +207,7 @@ impl Wish {
         let stream = match record.kind {
             Kind::Output(stream) | Kind::Gap(stream) => Some(stream),
             Kind::Truncated => None,
-            Kind::Started | Kind::Ended => return None,
+            Kind::Started | Kind::Ended | Kind::Code | Kind::Shown => return None,
         };
         let wanted = record.execution == self.execution
             && self.stream.is_none_or(|wanted| stream.is_none_or(|stream| stream == wanted));

@@ -21,7 +21,7 @@ use super::executions::{expect_sandbox, time};
 use crate::app::App;
 use crate::auth::{NamedId, Read};
 use crate::error::ApiError;
-use crate::logs::{lines, stream_name};
+use crate::logs::{first_line, lines, stream_name};
 use crate::query::{Query, names};
 use coffer_api_types::Page;
 use coffer_api_types::logs::{FormQuery, LogLine, LogQuery};
@@ -249,6 +249,11 @@ fn of_record(record: &LogRecord) -> Vec<(Line, i64)> {
             let command = String::from_utf8_lossy(&record.data);
             vec![line(LogLevel::Info, "process", format!("started: {command}"), whole)]
         }
+        Kind::Code if record.offset == 0 => {
+            vec![line(LogLevel::Info, "code", format!("started: {}", first_line(&record.data)), whole)]
+        }
+        // Results are in the notebook, and an error is in the end.
+        Kind::Code | Kind::Shown => Vec::new(),
         Kind::Ended => {
             let end: serde_json::Value = serde_json::from_slice(&record.data).unwrap_or_default();
             let level = if end["exit_code"] == 0 { LogLevel::Info } else { LogLevel::Warn };

@@ -7,6 +7,7 @@ mod board;
 mod bounds;
 mod budgets;
 mod catalogue;
+mod code;
 mod competitions;
 mod connections;
 mod describe;
@@ -160,6 +161,11 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(stream::follow))
         .routes(routes!(socket::open))
         .routes(routes!(exec::exec))
+        .routes(routes!(code::run))
+        .routes(routes!(code::contexts::list, code::contexts::create))
+        .routes(routes!(code::contexts::restart))
+        .routes(routes!(code::contexts::remove))
+        .routes(routes!(code::notebook::export))
         .routes(routes!(exec::list))
         .routes(routes!(exec::kill))
         .routes(routes!(files::list, files::act))

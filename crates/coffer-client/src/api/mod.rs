@@ -1,5 +1,6 @@
 //! One method for each route, by subject. Paths and shapes are those of `docs/openapi.json`.
 
+mod code;
 mod files;
 mod project;
 mod repositories;

@@ -23,6 +23,11 @@ pub struct Pattern {
 pub struct BadPattern;
 
 impl Pattern {
+    /// Whether its first word begins like this.
+    pub(super) fn begins_with(&self, beginning: &str) -> bool {
+        self.parts.first().and_then(|part| part.first()).is_some_and(|word| word.starts_with(beginning))
+    }
+
     /// Whether a command with these words matches.
     pub fn fits(&self, words: &[String]) -> bool {
         let Some((first, others)) = self.parts.split_first() else { return false };

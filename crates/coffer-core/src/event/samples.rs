@@ -166,6 +166,7 @@ pub(super) fn samples() -> Vec<Event> {
             command: text("make test"),
             source: ExecutionSource::E2b,
             actor: Some(id(20)),
+            language: some("python"),
         }),
         Event::ExecutionEnded(ExecutionEnded {
             execution: id(4),

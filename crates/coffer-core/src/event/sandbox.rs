@@ -62,6 +62,9 @@ pub struct ExecutionStarted {
     pub command: String,
     pub source: ExecutionSource,
     pub actor: Option<KeyId>,
+    /// The language, if it is code for the code interpreter; `command` is its beginning then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

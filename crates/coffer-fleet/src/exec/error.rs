@@ -37,7 +37,7 @@ impl ExecError {
             Self::Guest(GuestError::Refused { reason, .. }) => {
                 !matches!(reason, Reason::NotFound | Reason::Forbidden | Reason::Invalid)
             }
-            Self::Guest(GuestError::Agent(_) | GuestError::Gone) => true,
+            Self::Guest(GuestError::Agent(_) | GuestError::Gone | GuestError::PortClosed(_)) => true,
             Self::Store(error) => error.is_transient(),
             Self::NotFound | Self::Refused(_) | Self::BadCommand(_) => false,
         }
@@ -65,6 +65,7 @@ impl ExecError {
 fn explain_guest(error: &GuestError) -> Refusal {
     match error {
         GuestError::Gone => Refusal::conflict(error.to_string()),
+        GuestError::PortClosed(_) => Refusal::new(Code::Unavailable, error.to_string()),
         GuestError::Refused { reason, message } => match reason {
             Reason::NotFound => Refusal::new(Code::NotFound, message),
             Reason::Forbidden => Refusal::new(Code::Forbidden, message).hint("use a key with the role write"),

@@ -54,6 +54,7 @@ impl Command {
             cwd: self.cwd.clone(),
             user: self.user.clone(),
             source: ExecutionSource::Api,
+            code: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::settings::Period;
-use coffer_core::{ProjectId, SandboxId};
+use coffer_core::{Millis, ProjectId, SandboxId};
 use coffer_store::{ExecutionState, SegmentRow, SegmentState, StoreError};
 
 use super::Output;
@@ -15,9 +15,16 @@ const ROUND: Duration = Duration::from_secs(60);
 const STEP: u32 = 64;
 
 impl Output {
-    /// Runs rounds until the server stops.
-    pub(super) async fn keep_house(self: Arc<Self>) {
+    /// Ends the code that was running when the server began, and runs rounds until it stops.
+    pub(super) async fn keep_house(self: Arc<Self>, began_ms: Millis) {
+        let mut found_lost_code = false;
         loop {
+            if !found_lost_code {
+                match self.lose_code(began_ms).await {
+                    Ok(()) => found_lost_code = true,
+                    Err(error) => tracing::warn!("could not end lost executions, trying again: {error}"),
+                }
+            }
             if let Err(error) = self.tidy().await {
                 tracing::warn!("could not tidy old output, trying again: {}", coffer_core::chain(&error));
             }

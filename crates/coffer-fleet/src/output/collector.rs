@@ -64,7 +64,7 @@ const LAST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Why a journal page was not recorded.
 #[derive(Debug, thiserror::Error)]
-enum CollectError {
+pub(super) enum CollectError {
     #[error(transparent)]
     Agent(#[from] AgentError),
     #[error("the sandbox's journal is invalid: {0}")]
@@ -290,7 +290,7 @@ impl Output {
             .map_or(0, |state| state.next)
     }
 
-    async fn load(&self, record: &impl Subject) -> Result<State, CollectError> {
+    pub(super) async fn load(&self, record: &impl Subject) -> Result<State, CollectError> {
         let position = self.store.journal_position(record.id()).await?;
         let filter = ExecutionFilter {
             sandbox: Some(record.id()),
@@ -349,6 +349,7 @@ impl Output {
         let mut intake = Intake {
             batch: Batch::new(record.id(), record.project(), state.segment.clone()),
             over: Vec::new(),
+            changed: Vec::new(),
             mute: Vec::new(),
             patterns: &patterns,
             most: i64::try_from(self.settings.most_per_execution.as_bytes()).unwrap_or(i64::MAX),
@@ -363,7 +364,7 @@ impl Output {
             state.boot = Some(boot);
             if skipped > 0 && page.records.first().is_none_or(|first| first.offset > 0) {
                 // The request was for a position of the earlier agentd.
-                self.commit(&record, &mut state, intake, boot, 0).await?;
+                self.commit(&record, &mut state, intake, Some((boot, 0))).await?;
                 *guard = Some(state);
                 return Ok((Look::More, None));
             }
@@ -391,7 +392,7 @@ impl Output {
             || state.running.values().any(|running| running.changed);
         let look = if changed { look } else { Look::Nothing };
         if changed {
-            self.commit(&record, &mut state, intake, boot, next).await?;
+            self.commit(&record, &mut state, intake, Some((boot, next))).await?;
         }
         state.is_fresh = false;
         let ack = changed.then(|| JournalAck { upto: state.needed_from(), mute });
@@ -471,7 +472,10 @@ impl Output {
         // An earlier server may have announced it.
         let row = self.store.execution(&self.store.operator(), id).await?;
         let row = row.filter(|row| {
-            row.sandbox == record.id() && row.state == ExecutionState::Running && row.process.is_none()
+            row.sandbox == record.id()
+                && row.state == ExecutionState::Running
+                && row.process.is_none()
+                && row.code.is_none()
         });
         Ok(row.map(|row| NewExecution {
             id,
@@ -480,6 +484,7 @@ impl Output {
             cwd: row.cwd,
             user: row.user,
             source: row.source,
+            code: None,
         }))
     }
 
@@ -507,14 +512,13 @@ impl Output {
         state.running.insert(process.pid, Running::new(row));
     }
 
-    /// Syncs the batch, then records it.
-    async fn commit(
+    /// Syncs the batch, then records it, with the journal's position if it came from there.
+    pub(super) async fn commit(
         &self,
         record: &impl Subject,
         state: &mut State,
         mut intake: Intake<'_>,
-        boot: i64,
-        next: i64,
+        journal: Option<(i64, i64)>,
     ) -> Result<(), CollectError> {
         intake.batch.close();
         let added: usize = intake.batch.additions.iter().map(|addition| addition.bytes.len()).sum();
@@ -531,11 +535,14 @@ impl Output {
             reach(&mut running.row);
             executions.push(running.row.clone());
         }
+        for mut row in intake.changed {
+            reach(&mut row);
+            executions.push(row);
+        }
         let collected = Collected {
             sandbox: record.id(),
             project: record.project(),
-            boot,
-            next: next.max(signed(state.next)),
+            journal: journal.map(|(boot, next)| (boot, next.max(signed(state.next)))),
             segments: std::mem::take(&mut intake.batch.segments),
             executions,
         };
@@ -568,6 +575,7 @@ fn new_execution(command: String, cwd: Option<String>, user: Option<String>) -> 
         cwd,
         user,
         source: ExecutionSource::E2b,
+        code: None,
     }
 }
 

@@ -5,6 +5,7 @@ use coffer_wire::agentd::OutputStream;
 use serde_json::json;
 
 use super::batch::Batch;
+use super::ended::CodeEnd;
 use super::follow::{Running, Stream};
 use super::record::Kind;
 use super::redact::Patterns;
@@ -33,6 +34,8 @@ pub(super) struct Intake<'a> {
     pub(super) batch: Batch,
     /// Executions that ended.
     pub(super) over: Vec<ExecutionRow>,
+    /// Executions that changed and are not in the state of the journal.
+    pub(super) changed: Vec<ExecutionRow>,
     pub(super) mute: Vec<u32>,
     pub(super) patterns: &'a Patterns,
     /// Most bytes stored per execution.
@@ -184,13 +187,33 @@ impl Intake<'_> {
         row.main.read = row.main.read.saturating_add(untold);
         row.state = ExecutionState::Exited;
         row.exit_code = Some(exit_code.into());
-        let status: String = status.chars().take(200).collect();
-        row.status = Some(self.patterns.redact(&status));
-        row.ended_ms = Some(time_ms);
+        let status = self.redacted_status(status);
         let pid = row.process.map(|process| process.pid);
-        let data = json!({ "pid": pid, "exit_code": exit_code, "status": row.status }).to_string();
+        let data = json!({ "pid": pid, "exit_code": exit_code, "status": status }).to_string();
+        row.status = Some(status);
+        row.ended_ms = Some(time_ms);
         self.batch.add(Kind::Ended, row.id, row.kept_bytes(), time_ms, data.as_bytes());
         self.over.push(running.row);
+    }
+
+    /// How code ended. It has no process, and its kernel counts executions.
+    pub(super) fn end_code(&mut self, mut running: Running, end: &CodeEnd, time_ms: i64) {
+        self.flush_all(&mut running, time_ms);
+        let row = &mut running.row;
+        row.state = end.state;
+        row.exit_code = end.exit_code;
+        let status = self.redacted_status(&end.status);
+        let data =
+            json!({ "exit_code": end.exit_code, "status": status, "execution_count": end.execution_count });
+        row.status = Some(status);
+        row.ended_ms = Some(time_ms);
+        self.batch.add(Kind::Ended, row.id, row.kept_bytes(), time_ms, data.to_string().as_bytes());
+        self.over.push(running.row);
+    }
+
+    fn redacted_status(&self, status: &str) -> String {
+        let status: String = status.chars().take(200).collect();
+        self.patterns.redact(&status)
     }
 
     /// Records that the end of an execution is unknown.

@@ -12,13 +12,16 @@
 
 mod archive;
 mod batch;
+mod code;
 mod collector;
+mod ended;
 mod files;
 mod follow;
 mod hidden;
 mod intake;
 mod record;
 mod redact;
+mod redact_json;
 mod subject;
 mod tail;
 mod tails;
@@ -28,6 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use code::CodeLog;
 use coffer_core::settings::{ByteSize, Period};
 use coffer_core::sync::{Mutex, RwLock};
 use coffer_core::{ExecutionId, Millis, ProjectId, SandboxId};
@@ -35,6 +39,7 @@ use coffer_shares::{Shares, pool};
 use coffer_store::{
     ExecutionRow, ExecutionState, NewExecution, Scope, SegmentRow, SegmentState, Store, StoreError,
 };
+pub use ended::CodeEnd;
 pub use follow::Follow;
 pub use hidden::Hidden;
 pub use record::{Kind, LogRecord};
@@ -159,7 +164,7 @@ impl Output {
             tasks: TaskTracker::new(),
             stop,
         });
-        output.tasks.spawn(output.clone().keep_house());
+        output.tasks.spawn(output.clone().keep_house(now_ms()));
         output
     }
 

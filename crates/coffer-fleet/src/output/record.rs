@@ -28,6 +28,10 @@ pub enum Kind {
     Gap(OutputStream),
     /// Further output of the execution is counted, but not stored.
     Truncated,
+    /// The code of an execution, or a part of it that begins at the offset.
+    Code,
+    /// A result or an error of code, as JSON, or a part of it that begins at the offset.
+    Shown,
 }
 
 /// A record of the log.
@@ -57,6 +61,8 @@ impl Kind {
             Self::Ended => (3, 0),
             Self::Gap(stream) => (4, code(stream)),
             Self::Truncated => (5, 0),
+            Self::Code => (6, 0),
+            Self::Shown => (7, 0),
         }
     }
 
@@ -74,6 +80,8 @@ impl Kind {
             (3, None) => Ok(Self::Ended),
             (4, Some(stream)) => Ok(Self::Gap(stream)),
             (5, None) => Ok(Self::Truncated),
+            (6, None) => Ok(Self::Code),
+            (7, None) => Ok(Self::Shown),
             _ => Err(Damaged),
         }
     }

@@ -15,7 +15,7 @@ use crate::cut::{Cut, whole_length};
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
 /// How often a client hears that a command still runs.
-const TELL_EVERY: Duration = Duration::from_secs(2);
+pub(super) const TELL_EVERY: Duration = Duration::from_secs(2);
 /// How often a waiting read asks again.
 const ASK_EVERY: Duration = Duration::from_millis(300);
 const LONGEST_WAIT_S: u32 = 60;
@@ -134,7 +134,7 @@ async fn run(call: Call, input: RunInput) -> Result<Outcome<Ran>, Failure> {
     }
 }
 
-fn cancelled(what: &str) -> Failure {
+pub(super) fn cancelled(what: &str) -> Failure {
     let message = format!("the client cancelled the call; {what}");
     Failure { code: "cancelled".into(), message, hint: None, request_id: None }
 }

@@ -1,6 +1,7 @@
 //! Every tool, by subject.
 
 mod bounds;
+mod code;
 mod commands;
 mod compare;
 mod files;
@@ -17,6 +18,7 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     [
         sandboxes::tools(),
         commands::tools(),
+        code::tools(),
         files::tools(),
         search::tools(),
         git::tools(),
@@ -52,6 +54,7 @@ mod tests {
             "run_command",
             "start_process",
             "read_process",
+            "run_code",
             "read_file",
             "write_file",
             "list_files",

@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -39,9 +39,6 @@ const MOST_HEAD: usize = 64 * 1024;
 
 /// How far to read ahead of a slow client, per connection.
 const MOST_BUFFERED: usize = 128 * 1024;
-
-/// Size of agentd's answer to CONNECT.
-const MOST_TUNNEL_HEAD: usize = 4 * 1024;
 
 /// An answer whose body is still to come.
 #[derive(Debug)]
@@ -225,7 +222,7 @@ async fn connect(socket: &Path) -> Result<UnixStream, Refusal> {
 /// Connects to a port inside the sandbox.
 async fn tunnel(socket: &Path, port: u16) -> Result<UnixStream, Refusal> {
     let mut stream = connect(socket).await?;
-    match timeout(TUNNEL_WITHIN, ask_for_tunnel(&mut stream, port)).await {
+    match timeout(TUNNEL_WITHIN, coffer_guest::ask_for_tunnel(&mut stream, port)).await {
         Ok(Ok(StatusCode::OK)) => Ok(stream),
         Ok(Ok(StatusCode::BAD_GATEWAY)) => Err(Refusal::PortClosed),
         Ok(Ok(status)) => {
@@ -236,30 +233,4 @@ async fn tunnel(socket: &Path, port: u16) -> Result<UnixStream, Refusal> {
         Ok(Err(_)) => Err(Refusal::NoAnswer),
         Err(_) => Err(Refusal::TooSlow),
     }
-}
-
-async fn ask_for_tunnel(stream: &mut UnixStream, port: u16) -> io::Result<StatusCode> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-    let request = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut head = Vec::with_capacity(256);
-    let end = loop {
-        if stream.read_buf(&mut head).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") {
-            break end + 4;
-        }
-        if head.len() > MOST_TUNNEL_HEAD {
-            return Err(invalid());
-        }
-    };
-    let status = head.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5)).ok_or_else(invalid)?;
-    let status = StatusCode::from_bytes(status).map_err(|_| invalid())?;
-    // A server that sends data before a request does not speak HTTP, and its data must not be taken for the
-    // answer to a later request.
-    if status == StatusCode::OK && head.len() > end {
-        return Err(invalid());
-    }
-    Ok(status)
 }

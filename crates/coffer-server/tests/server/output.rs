@@ -460,6 +460,7 @@ async fn an_announced_execution_is_bound_to_its_process_alone() {
         cwd: None,
         user: None,
         source: ExecutionSource::Api,
+        code: None,
     };
     let tag = new.id.to_string();
     // Recorded by a server that died before the process was reported.

@@ -31,6 +31,7 @@ async fn executed(app: &TestApp, sandbox: &str) -> String {
         cwd: None,
         user: None,
         source: ExecutionSource::Api,
+        code: None,
     };
     let (id, project) = (new.id, app.scope().await.project());
     let row = ExecutionRow::new(new, project, sandbox.parse().unwrap(), None, 1);

@@ -17,6 +17,7 @@ fn execution(scope: &ProjectScope, sandbox: SandboxId, command: &str) -> Executi
         cwd: Some("/".into()),
         user: None,
         source: ExecutionSource::E2b,
+        code: None,
     };
     ExecutionRow::new(new, scope.project(), sandbox, None, START)
 }
@@ -39,8 +40,7 @@ fn collected(scope: &ProjectScope, sandbox: SandboxId, next: i64) -> Collected {
     Collected {
         sandbox,
         project: scope.project(),
-        boot: 7,
-        next,
+        journal: Some((7, next)),
         segments: Vec::new(),
         executions: Vec::new(),
     }

@@ -84,7 +84,7 @@ pub(super) fn hear(record: &LogRecord, execution: ExecutionId, heard: &mut Heard
     match record.kind {
         Kind::Output(stream) => heard.take(stream, &record.data),
         Kind::Ended => return true,
-        Kind::Started | Kind::Gap(_) | Kind::Truncated => {}
+        Kind::Started | Kind::Gap(_) | Kind::Truncated | Kind::Code | Kind::Shown => {}
     }
     false
 }

@@ -12,8 +12,9 @@ use coffer_core::settings::{ByteSize, Period, SecretText};
 use coffer_node::WarmChoice;
 use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
-    ArtifactSettings, BuildSettings, CatalogueSettings, ForgeSettings, LimitSettings, MetricsSettings,
-    OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings, WebhookSettings,
+    ArtifactSettings, BuildSettings, CatalogueSettings, CodeSettings, ForgeSettings, LimitSettings,
+    MetricsSettings, OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings,
+    WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
@@ -47,6 +48,7 @@ pub(crate) struct Settings {
     pub(crate) sandbox: Sandbox,
     pub(crate) limits: LimitSettings,
     pub(crate) output: OutputSettings,
+    pub(crate) code: CodeSettings,
     pub(crate) usage: UsageSettings,
     pub(crate) tasks: TaskSettings,
     pub(crate) webhooks: WebhookSettings,
@@ -222,6 +224,7 @@ impl Default for Settings {
             sandbox: Sandbox::default(),
             limits: LimitSettings::default(),
             output: OutputSettings::default(),
+            code: CodeSettings::default(),
             usage: UsageSettings::default(),
             tasks: TaskSettings::default(),
             webhooks: WebhookSettings::default(),
@@ -323,6 +326,15 @@ impl Settings {
         let volume = self.limits.volume_size;
         let fits = volume >= ByteSize::mib(1) && volume.as_mib() <= 1 << 24;
         ensure(fits, "limits.volume_size", "must be 1MiB to 16TiB")?;
+        let code = &self.code;
+        ensure(code.timeout.as_secs() > 0, "code.timeout", "must be at least 1s")?;
+        ensure(
+            code.timeout <= code.longest_timeout,
+            "code.timeout",
+            &format!("must not be longer than `code.longest_timeout`, which is {}", code.longest_timeout),
+        )?;
+        let answer = (ByteSize::kib(64)..=ByteSize::mib(256)).contains(&code.most_output);
+        ensure(answer, "code.most_output", "must be 64KiB to 256MiB")?;
         let ones = self.tasks.in_all.min(self.tasks.per_project);
         ensure(ones > 0, "tasks", "must let at least one run, in all and per project")?;
         ensure((1..=20).contains(&self.webhooks.tries), "webhooks.tries", "must be 1 to 20")?;
