@@ -125,12 +125,61 @@ def test_forks_go_on_with_the_state_and_are_apart(make, memory):
             each.kill()
 
 
-def test_sandboxes_do_not_share_random_numbers(make, memory):
-    """They may be copies of one memory image."""
-    code = "import random, numpy; (random.random(), float(numpy.random.rand()))"
-    assert len({make().run_code(code).text for _ in range(3)}) == 3
+# What must differ between copies of one memory: the key of messages, also in its file, and whatever draws random numbers.
+RANDOMNESS = """
+import json, random, ssl, sys, tempfile, uuid
+
+def randomness():
+    import multiprocessing, numpy
+
+    key = get_ipython().kernel.session.key.decode()
+    file = next(word for word in open("/proc/self/cmdline").read().split("\\0") if word.endswith(".json"))
+    assert json.load(open(file))["key"] == key, "the file has another key"
+    return {
+        "key": key,
+        "random": random.random(),
+        "numpy": float(numpy.random.rand()),
+        "ssl": ssl.RAND_bytes(16).hex(),
+        "tempfile": next(tempfile._get_candidate_names()),
+        "uuid1": str(uuid.uuid1()),
+        "uuid4": str(uuid.uuid4()),
+        "multiprocessing": bytes(multiprocessing.current_process().authkey).hex(),
+    }
+
+randomness()
+"""
+R_KEY = """
+for (frame in sys.frames()) {
+    kernel <- get0("kernel", frame, inherits = FALSE)
+    if (methods::is(kernel, "Kernel")) cat(kernel$connection_info$key)
+}
+"""
+
+
+def test_copies_of_a_memory_share_neither_keys_nor_random_numbers(make, memory):
+    drawn = [make().run_code(RANDOMNESS) for _ in range(3)]
+    assert not any(each.error for each in drawn), drawn
+    for name in drawn[0].results[0].json:
+        assert len({each.results[0].json[name] for each in drawn}) == 3, name
     r = {make().run_code("cat(runif(1))", language="r").logs.stdout[0] for _ in range(2)}
     assert len(r) == 2
+
+
+def test_a_fork_has_keys_of_its_own_and_keeps_its_seeds(make, memory):
+    source = make()
+    source.run_code(RANDOMNESS)
+    source.run_code("random.seed(5); numpy = __import__('numpy'); numpy.random.seed(5)")
+    source.run_code("set.seed(5)", language="r")
+    fork = source.fork(timeout=1200)[0]
+    try:
+        both = [each.run_code("randomness()").results[0].json for each in (source, fork)]
+        same = {name for name in both[0] if both[0][name] == both[1][name]}
+        assert same == {"random", "numpy"}, both
+        keys = [each.run_code(R_KEY, language="r").logs.stdout for each in (source, fork)]
+        assert all(keys) and keys[0] != keys[1]
+        assert len({each.run_code("cat(runif(1))", language="r").logs.stdout[0] for each in (source, fork)}) == 1
+    finally:
+        fork.kill()
 
 
 def test_a_secured_sandbox_asks_for_its_token(make):

@@ -129,6 +129,15 @@ const files = createRoute({
   }),
 });
 
+const notebook = createRoute({
+  getParentRoute: () => sandbox,
+  path: "notebook",
+  component: lazyRouteComponent(() => import("./notebook/NotebookTab"), "NotebookTab"),
+  // Of a fork: the sandbox that it came from, and the last cell that had run there.
+  validateSearch: (search: Record<string, unknown>): { from?: string; until?: string } =>
+    words(search, ["from", "until"]),
+});
+
 const board = createRoute({
   getParentRoute: () => shell,
   path: "/board",
@@ -220,6 +229,7 @@ const tree = root.addChildren([
     sandbox.addChildren([
       sandboxHome,
       tab("terminal", () => import("./terminal/TerminalTab"), "TerminalTab"),
+      notebook,
       files,
       tab("processes", () => import("./sandbox/Processes"), "Processes"),
       tab("logs", () => import("./sandbox/Logs"), "Logs"),

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::envs::Envs;
-use crate::kernel::{Ended, Kernel};
+use crate::kernel::{Arrived, Ended, Kernel};
 use crate::language::{Language, Variables};
 use crate::place::Place;
 use crate::process::Process;
@@ -112,18 +112,17 @@ impl Context {
             seat = self.turn.lock() => seat,
             () = sink.abandoned() => return,
         };
-        let kernel = match self.kernel(&mut seat).await {
-            Ok(kernel) => kernel,
+        let identity = self.world.place.identity();
+        let sandbox = self.world.envs.get(&self.world.place, &identity, call.token.as_ref()).await;
+        let ended = match self.own_kernel(&mut seat, &identity, sandbox.as_deref()).await {
+            Ok(Some(kernel)) => run(kernel, &call, &sink).await,
+            Ok(None) => Ended::Died,
             Err(error) => {
                 let why = format!("{} could not be started: {error}", self.language.name());
                 sink.error("ContextStartFailed", &why);
                 return sink.end();
             }
         };
-        let identity = self.world.place.identity();
-        let sandbox = self.world.envs.get(&self.world.place, &identity, call.token.as_ref()).await;
-        let ended =
-            run(kernel, &call, sandbox.as_deref().map(|sandbox| (identity.as_str(), sandbox)), &sink).await;
         if ended == Ended::Died {
             seat.kernel = None;
             if self.removed.load(Ordering::Acquire) {
@@ -144,6 +143,22 @@ impl Context {
         }
     }
 
+    /// The kernel as one of the sandbox that we are in. One of a memory image that cannot be made so is replaced: nobody
+    /// has used it. Nothing if it died.
+    async fn own_kernel<'a>(
+        self: &Arc<Self>,
+        seat: &'a mut Seat,
+        identity: &str,
+        variables: Option<&Variables>,
+    ) -> io::Result<Option<&'a mut Kernel>> {
+        let mut arrived = self.kernel(seat).await?.arrive(identity, variables).await;
+        if arrived == Arrived::Foreign {
+            seat.kernel = None;
+            arrived = self.kernel(seat).await?.arrive(identity, variables).await;
+        }
+        Ok(seat.kernel.as_mut().filter(|_| arrived == Arrived::Ready))
+    }
+
     /// The kernel, started if there is none that runs.
     async fn kernel<'a>(self: &Arc<Self>, seat: &'a mut Seat) -> io::Result<&'a mut Kernel> {
         if seat.kernel.as_ref().is_some_and(|kernel| kernel.process().has_ended()) {
@@ -153,11 +168,11 @@ impl Context {
             let place = &self.world.place;
             let identity = place.identity();
             let known = self.world.envs.known(&identity);
-            let known = known.as_deref().map(|variables| (identity.as_str(), variables));
             let mut left = STARTS;
             let kernel = loop {
                 left -= 1;
-                match Kernel::start(self.language, place, &self.directory, known).await {
+                match Kernel::start(self.language, place, &self.directory, &identity, known.as_deref()).await
+                {
                     Err(error) if left > 0 && may_pass(&error) => {}
                     started => break started?,
                 }
@@ -199,12 +214,7 @@ fn may_pass(error: &io::Error) -> bool {
     )
 }
 
-async fn run(kernel: &mut Kernel, call: &Call, sandbox: Option<(&str, &Variables)>, sink: &Sink) -> Ended {
-    if let Some((identity, variables)) = sandbox
-        && kernel.arrive(identity, variables).await == Ended::Died
-    {
-        return Ended::Died;
-    }
+async fn run(kernel: &mut Kernel, call: &Call, sink: &Sink) -> Ended {
     if kernel.set(&call.variables).await == Ended::Died {
         return Ended::Died;
     }

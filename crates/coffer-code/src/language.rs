@@ -9,6 +9,26 @@ use crate::place::Place;
 /// Variables of a sandbox or of a call.
 pub(crate) type Variables = BTreeMap<String, String>;
 
+/// What modules that are loaded keep for themselves is renewed always. Others ask the system when they are loaded.
+const RENEW_PYTHON: &str = r#"
+import os, random, sys
+
+def renew(name, change):
+    if name in sys.modules:
+        try:
+            change(sys.modules[name])
+        except Exception:
+            pass
+
+renew("ssl", lambda ssl: ssl.RAND_add(os.urandom(32), 32.0))
+renew("tempfile", lambda tempfile: setattr(tempfile, "_name_sequence", None))
+renew("multiprocessing.process", lambda process: setattr(process.current_process(), "authkey", os.urandom(32)))
+if seeds:
+    random.seed()
+    renew("numpy.random", lambda numpy: numpy.seed())
+    renew("torch", lambda torch: torch.seed())
+"#;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Python,
@@ -118,27 +138,42 @@ void 0;"#,
         }
     }
 
-    /// Code that gives a kernel random numbers of its own: it may be a copy of another one.
-    fn reseed(self) -> &'static str {
+    /// Code for a kernel that is a copy of another one, so that both do not draw the same random numbers. Seeds that code
+    /// may have chosen stay unless they are asked for. Nothing if it cannot be given any.
+    pub(crate) fn renewal(self, seeds: bool) -> Option<String> {
         match self {
             Self::Python => {
-                "__import__('random').seed()\n\
-                 if 'numpy.random' in __import__('sys').modules: __import__('numpy').random.seed()\n"
+                let seeds = if seeds { "True" } else { "False" };
+                Some(format!("exec({}, {{'seeds': {seeds}}})\n", self.literal(RENEW_PYTHON)))
             }
-            Self::R => "base::set.seed(NULL)\n",
-            Self::Bash => "RANDOM=$(od -An -N2 -tu2 /dev/urandom)\n",
-            // Its generator cannot be seeded; `crypto` asks the system.
-            Self::JavaScript | Self::TypeScript => "",
+            _ if !seeds => Some(String::new()),
+            // Without a seed it would take the time, and its process number, which copies share.
+            Self::R => Some(
+                "base::set.seed(base::readBin('/dev/urandom', 'integer', size = 2, signed = FALSE) * 32768L \
+                 + base::readBin('/dev/urandom', 'integer', size = 1, signed = FALSE))\n"
+                    .to_string(),
+            ),
+            Self::Bash => Some("RANDOM=$(od -An -N4 -tu4 /dev/urandom)\n".to_string()),
+            // Its generator has no seed that code could set.
+            Self::JavaScript | Self::TypeScript => None,
         }
     }
 
-    /// Code for the first call in a sandbox: its variables and, for a kernel that was never used, new seeds.
-    pub(crate) fn arrival(self, variables: &Variables, fresh: bool) -> String {
-        let mut code = self.set(variables);
-        if fresh {
-            code.push_str(self.reseed());
+    /// Code that gives a kernel another key for its messages, if it lets itself be given one.
+    pub(crate) fn key_change(self, key: &str) -> Option<String> {
+        let key = self.literal(key);
+        match self {
+            Self::Python => {
+                Some(format!("__import__('IPython').get_ipython().kernel.session.key = {key}.encode()\n"))
+            }
+            // The kernel is a variable of the function that runs it.
+            Self::R => Some(format!(
+                "base::invisible(base::lapply(base::sys.frames(), function(frame) {{ \
+                 kernel <- base::get0('kernel', frame, inherits = FALSE); \
+                 if (methods::is(kernel, 'Kernel')) kernel$connection_info$key <- {key} }}))\n"
+            )),
+            Self::JavaScript | Self::TypeScript | Self::Bash => None,
         }
-        code
     }
 
     /// Code that sets variables.

@@ -15,11 +15,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Service {
     keeper: Child,
     port: u16,
-    _scratch: tempfile::TempDir,
+    scratch: tempfile::TempDir,
 }
 
 impl Service {
     fn start() -> Self {
+        Self::start_with(1)
+    }
+
+    /// Next to an agentd on that port.
+    fn start_with(agentd: u16) -> Self {
         use std::os::unix::process::CommandExt as _;
 
         let scratch = tempfile::tempdir().unwrap();
@@ -29,15 +34,21 @@ impl Service {
             .env("COFFER_CODE_RUN", scratch.path().join("run"))
             .env("COFFER_CODE_WORK", scratch.path())
             .env("COFFER_CODE_START", "bash")
-            .env("COFFER_CODE_AGENTD", "1")
+            .env("COFFER_CODE_AGENTD", agentd.to_string())
+            .env("COFFER_CODE_IDENTITY", scratch.path().join("identity"))
             .env("COFFER_CODE_PORT", port.to_string())
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()
             .unwrap();
-        let service = Self { keeper, port, _scratch: scratch };
+        let service = Self { keeper, port, scratch };
         service.wait();
         service
+    }
+
+    /// Gives the sandbox another name, as a copy has one.
+    fn rename(&self, name: &str) {
+        std::fs::write(self.scratch.path().join("identity"), name).unwrap();
     }
 
     fn wait(&self) {
@@ -176,4 +187,52 @@ fn a_service_that_dies_is_started_again() {
         service.wait();
         assert_eq!(service.said("echo here", json!({})), "here\n");
     }
+}
+
+/// Answers what agentd would, with no variables, to everybody who asks.
+fn answer_as_agentd() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut read = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                read.read_line(&mut line).unwrap();
+            }
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}").unwrap();
+        }
+    });
+    port
+}
+
+/// What Bash draws after a sandbox's memory was copied to another one: a seed was chosen before, when it was used by an
+/// owner or not.
+fn drawn_in_a_copy(is_owned: bool) -> (String, String) {
+    let agentd = if is_owned { answer_as_agentd() } else { 1 };
+    let service = Service::start_with(agentd);
+    service.rename("original");
+    assert_eq!(service.said("kept=1; RANDOM=5", json!({})), "");
+    service.rename("copy");
+    let drawn = service.said("echo $kept $RANDOM $RANDOM $RANDOM", json!({}));
+    let again = service.said("RANDOM=5; echo $kept $RANDOM $RANDOM $RANDOM", json!({}));
+    let unmoved = service.said("echo $RANDOM", json!({}));
+    let same = service.said("RANDOM=5; : $RANDOM $RANDOM $RANDOM; echo $RANDOM", json!({}));
+    assert_eq!(unmoved, same, "a call does not change seeds in a sandbox that stays the same");
+    (drawn, again)
+}
+
+#[test]
+fn a_copy_of_an_unused_kernel_has_seeds_of_its_own() {
+    let (drawn, seeded) = drawn_in_a_copy(false);
+    assert_ne!(drawn, seeded);
+    assert!(drawn.starts_with("1 "), "{drawn}");
+}
+
+#[test]
+fn a_fork_of_a_used_kernel_keeps_its_seeds() {
+    let (drawn, seeded) = drawn_in_a_copy(true);
+    assert_eq!(drawn, seeded);
 }

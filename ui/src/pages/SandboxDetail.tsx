@@ -11,6 +11,7 @@ import { Until } from "../ui/time";
 const TABS = [
   ["/sandboxes/$id", "Overview"],
   ["/sandboxes/$id/terminal", "Terminal"],
+  ["/sandboxes/$id/notebook", "Notebook"],
   ["/sandboxes/$id/files", "Files"],
   ["/sandboxes/$id/processes", "Processes"],
   ["/sandboxes/$id/logs", "Logs"],

@@ -1,7 +1,7 @@
 // A Dockerfile with line numbers and colours. A line that the server refused, or whose step failed, is marked.
 import { useEffect, useRef } from "react";
 import { defaultKeymap, history, historyKeymap } from "@codemirror/commands";
-import { HighlightStyle, syntaxHighlighting } from "@codemirror/language";
+import { syntaxHighlighting } from "@codemirror/language";
 import { Compartment, EditorState, RangeSetBuilder, StateEffect, StateField } from "@codemirror/state";
 import {
   Decoration,
@@ -14,17 +14,9 @@ import {
   placeholder,
   type DecorationSet,
 } from "@codemirror/view";
-import { tags } from "@lezer/highlight";
 import { useDark } from "../shell/theme";
+import { HIGHLIGHT_COLOURS } from "../ui/highlightColours";
 import { dockerfile } from "./dockerfile";
-
-const COLOURS = HighlightStyle.define([
-  { tag: tags.keyword, color: "var(--accent)", fontWeight: "600" },
-  { tag: tags.string, color: "var(--ok)" },
-  { tag: tags.comment, color: "var(--dim)", fontStyle: "italic" },
-  { tag: tags.variableName, color: "var(--info)" },
-  { tag: tags.attributeName, color: "var(--warn)" },
-]);
 
 const mark = StateEffect.define<number | undefined>();
 const wrong = Decoration.line({ class: "cm-wrong-line" });
@@ -80,7 +72,7 @@ export function DockerfileEditor({ value, onChange, onSubmit, wrongLine }: Props
           highlightActiveLine(),
           EditorView.lineWrapping,
           dockerfile,
-          syntaxHighlighting(COLOURS),
+          syntaxHighlighting(HIGHLIGHT_COLOURS),
           marked,
           placeholder("FROM debian:12"),
           theme.current.of(EditorView.theme({}, { dark: false })),

@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::Rng as _;
+use rand::TryRngCore as _;
+use rand::rngs::OsRng;
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::Instant;
@@ -39,6 +40,7 @@ pub(super) struct Jupyter {
     signer: Signer,
     interrupt: Interrupt,
     process: Arc<Process>,
+    endpoints: Endpoints,
     files: Files,
 }
 
@@ -121,7 +123,7 @@ impl Jupyter {
         let id = Uuid::new_v4().simple().to_string();
         let base = place.run.join(&id[..12]);
         let endpoints = Endpoints::choose(language, &base)?;
-        let key = hex::encode(rand::rng().random::<[u8; 32]>());
+        let key = new_key()?;
         let files = Files { connection: base.with_extension("json"), sockets: endpoints.files() };
         write_connection(&files.connection, &endpoints, &key)?;
         command.args(language.arguments(&files.connection));
@@ -152,6 +154,7 @@ impl Jupyter {
             signer,
             interrupt: language.interrupt(),
             process: Arc::clone(&process),
+            endpoints,
             files,
         };
         jupyter.greet().await?;
@@ -181,8 +184,29 @@ impl Jupyter {
         Ok(())
     }
 
-    fn is_answer(&self, message: zeromq::ZmqResult<zeromq::ZmqMessage>, id: &str) -> bool {
+    fn is_answer(&mut self, message: zeromq::ZmqResult<zeromq::ZmqMessage>, id: &str) -> bool {
         message.ok().and_then(|message| self.signer.read(message)).is_some_and(|message| message.parent == id)
+    }
+
+    /// Runs code of ours, and then changes the kernel's key; whether it has the new one now. Nothing if it died.
+    pub(super) async fn change_key(&mut self, language: Language, code: &str) -> Option<bool> {
+        let key = new_key().ok()?;
+        let change = language.key_change(&key);
+        if change.is_some() {
+            self.signer.expect(&key);
+        }
+        let code = format!("{code}{}", change.as_deref().unwrap_or_default());
+        if !code.is_empty() && self.run(&code, None).await == Ended::Died {
+            return None;
+        }
+        let changed = change.is_some() && self.signer.has_changed();
+        if changed {
+            let draft = self.files.connection.with_extension("new");
+            // Only people inside read it, and only to connect to a kernel that runs.
+            let _unwritten = write_connection(&draft, &self.endpoints, &key)
+                .and_then(|()| std::fs::rename(&draft, &self.files.connection));
+        }
+        Some(changed)
     }
 
     pub(super) async fn run(&mut self, code: &str, sink: Option<&Sink>) -> Ended {
@@ -278,6 +302,13 @@ impl Drop for KillOnDrop {
             process.kill();
         }
     }
+}
+
+/// From the system. A generator of our own could be a copy of another one's, if we are in a copy of a memory.
+fn new_key() -> io::Result<String> {
+    let mut key = [0; 32];
+    OsRng.try_fill_bytes(&mut key).map_err(io::Error::other)?;
+    Ok(hex::encode(key))
 }
 
 fn write_connection(path: &Path, endpoints: &Endpoints, key: &str) -> io::Result<()> {

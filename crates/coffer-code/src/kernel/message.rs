@@ -11,9 +11,10 @@ use zeromq::ZmqMessage;
 const DELIMITER: &[u8] = b"<IDS|MSG>";
 
 /// Signs messages to a kernel and checks those from it.
-#[derive(Debug)]
 pub(super) struct Signer {
     mac: Hmac<Sha256>,
+    /// The key that the kernel was asked to use. It counts from the first message that is signed with it.
+    next: Option<Hmac<Sha256>>,
     session: String,
 }
 
@@ -39,8 +40,17 @@ struct Parent {
 
 impl Signer {
     pub(super) fn new(key: &str) -> Self {
-        let mac = Hmac::new_from_slice(key.as_bytes()).expect("HMAC takes keys of any length");
-        Self { mac, session: Uuid::new_v4().to_string() }
+        Self { mac: keyed(key), next: None, session: Uuid::new_v4().to_string() }
+    }
+
+    /// Expects the kernel to change to this key while it handles the next request.
+    pub(super) fn expect(&mut self, key: &str) {
+        self.next = Some(keyed(key));
+    }
+
+    /// Whether the kernel has changed to the key that was expected. From now on only one key is taken.
+    pub(super) fn has_changed(&mut self) -> bool {
+        self.next.take().is_none()
     }
 
     /// A request, with its id.
@@ -53,28 +63,36 @@ impl Signer {
         let parts =
             [header.to_string(), "{}".to_string(), "{}".to_string(), content.to_string()].map(Bytes::from);
         let mut message = ZmqMessage::from(Bytes::from_static(DELIMITER));
-        message.push_back(Bytes::from(hex::encode(self.sign(&parts).finalize().into_bytes())));
+        message.push_back(Bytes::from(hex::encode(sign(&self.mac, &parts).finalize().into_bytes())));
         for part in parts {
             message.push_back(part);
         }
         (id, message)
     }
 
-    fn sign(&self, parts: &[Bytes]) -> Hmac<Sha256> {
-        parts.iter().fold(self.mac.clone(), |mac, part| mac.chain_update(part))
-    }
-
     /// Nothing if it is malformed or not signed with the kernel's key.
-    pub(super) fn read(&self, message: ZmqMessage) -> Option<Message> {
+    pub(super) fn read(&mut self, message: ZmqMessage) -> Option<Message> {
         let frames = message.into_vec();
         let start = frames.iter().position(|frame| frame.as_ref() == DELIMITER)? + 1;
         let signature = hex::decode(frames.get(start)?).ok()?;
         let parts = frames.get(start + 1..start + 5)?;
-        self.sign(parts).verify_slice(&signature).ok()?;
+        if let Some(next) = self.next.take_if(|next| sign(next, parts).verify_slice(&signature).is_ok()) {
+            self.mac = next;
+        } else {
+            sign(&self.mac, parts).verify_slice(&signature).ok()?;
+        }
         let header: Header = serde_json::from_slice(parts.first()?).ok()?;
         let parent: Parent = serde_json::from_slice(parts.get(1)?).unwrap_or_default();
         Some(Message { kind: header.msg_type, parent: parent.msg_id, content: parts.get(3)?.clone() })
     }
+}
+
+fn keyed(key: &str) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key.as_bytes()).expect("HMAC takes keys of any length")
+}
+
+fn sign(mac: &Hmac<Sha256>, parts: &[Bytes]) -> Hmac<Sha256> {
+    parts.iter().fold(mac.clone(), |mac, part| mac.chain_update(part))
 }
 
 impl Message {
@@ -89,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_request_can_be_read_with_the_same_key_only() {
-        let signer = Signer::new("key");
+        let mut signer = Signer::new("key");
         let (_, message) = signer.request("execute_request", &json!({"code": "é"}));
         let read = signer.read(message.clone()).unwrap();
         assert_eq!(read.kind, "execute_request");
@@ -99,8 +117,32 @@ mod tests {
     }
 
     #[test]
+    fn a_new_key_counts_from_the_first_message_that_has_it() {
+        let message = |key: &str| Signer::new(key).request("x", &json!({})).1;
+        let mut signer = Signer::new("old");
+        signer.expect("new");
+        assert!(signer.read(message("old")).is_some(), "the kernel has not changed yet");
+        assert!(signer.read(message("new")).is_some());
+        assert!(signer.read(message("old")).is_none(), "who has the old key is not heard any more");
+        assert!(signer.has_changed());
+        let (_, ours) = signer.request("x", &json!({}));
+        assert!(Signer::new("new").read(ours).is_some(), "requests have it too");
+    }
+
+    #[test]
+    fn a_kernel_that_keeps_its_key_is_understood() {
+        let message = |key: &str| Signer::new(key).request("x", &json!({})).1;
+        let mut signer = Signer::new("old");
+        signer.expect("new");
+        assert!(signer.read(message("old")).is_some());
+        assert!(!signer.has_changed());
+        assert!(signer.read(message("new")).is_none());
+        assert!(signer.read(message("old")).is_some());
+    }
+
+    #[test]
     fn short_and_changed_messages_are_refused() {
-        let signer = Signer::new("key");
+        let mut signer = Signer::new("key");
         let (_, message) = signer.request("x", &json!({}));
         let frames = message.into_vec();
         for count in 0..frames.len() {

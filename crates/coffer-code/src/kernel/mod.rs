@@ -28,8 +28,19 @@ pub(crate) struct Kernel {
     language: Language,
     backend: Backend,
     process: Arc<Process>,
-    /// The sandbox whose variables it has.
-    identity: Option<String>,
+    /// The sandbox that it has its key and its seeds for.
+    home: String,
+    /// The sandbox whose variables it has. Only who has that sandbox's token can have them set.
+    owner: Option<String>,
+}
+
+/// What becomes of a kernel in the sandbox that it is called in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrived {
+    Ready,
+    /// It has the key and the random numbers of a memory image, and cannot be given others.
+    Foreign,
+    Died,
 }
 
 #[derive(Debug)]
@@ -39,16 +50,17 @@ enum Backend {
 }
 
 impl Kernel {
-    /// Starts one in a directory, with the variables of a sandbox if they are known.
+    /// Starts one in a directory, with the variables of the sandbox of that name if they are known.
     pub(crate) async fn start(
         language: Language,
         place: &Place,
         directory: &str,
-        known: Option<(&str, &Variables)>,
+        identity: &str,
+        known: Option<&Variables>,
     ) -> io::Result<Self> {
         let starting = async {
             let mut command = command(language, place, directory);
-            if let Some((_, variables)) = known {
+            if let Some(variables) = known {
                 let possible = |(name, value): &(&String, &String)| {
                     !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0')
                 };
@@ -61,11 +73,11 @@ impl Kernel {
                 let (jupyter, process) = Jupyter::start(language, command, place).await?;
                 (Backend::Jupyter(Box::new(jupyter)), process)
             };
-            let mut kernel = Self { language, backend, process, identity: None };
+            let owner = known.map(|_| identity.to_string());
+            let mut kernel = Self { language, backend, process, home: identity.to_string(), owner };
             if let Some(opening) = language.opening() {
                 kernel.run_silent(opening).await;
             }
-            kernel.identity = known.map(|(identity, _)| identity.to_string());
             Ok(kernel)
         };
         tokio::time::timeout(START_LIMIT, starting).await.unwrap_or_else(|_| {
@@ -78,14 +90,39 @@ impl Kernel {
         &self.process
     }
 
-    /// Gives it the variables of the sandbox that it is in, if it has those of another one or none.
-    pub(crate) async fn arrive(&mut self, identity: &str, variables: &Variables) -> Ended {
-        if self.identity.as_deref() == Some(identity) {
-            return Ended::Done;
+    /// Makes it the kernel of the sandbox that it is in. One that was saved and restored under another name gets a new
+    /// key; if no owner has used it yet, it also gets new seeds, and one that can have neither is foreign. In a fork
+    /// the seeds are part of the state. Variables are set if they are known and it has those of another sandbox.
+    pub(crate) async fn arrive(&mut self, identity: &str, variables: Option<&Variables>) -> Arrived {
+        let (moved, unowned) = (self.home != identity, self.owner.is_none());
+        let variables = variables.filter(|_| self.owner.as_deref() != Some(identity));
+        let mut code = variables.map(|variables| self.language.set(variables)).unwrap_or_default();
+        if moved {
+            let Some(renewal) = self.language.renewal(unowned) else { return Arrived::Foreign };
+            code.push_str(&renewal);
         }
-        let ended = self.run_silent(&self.language.arrival(variables, self.identity.is_none())).await;
-        self.identity = Some(identity.to_string());
-        ended
+        let done = if moved { self.change_key(&code).await } else { self.run_silent(&code).await.into() };
+        let done = if done == Arrived::Foreign && !unowned { Arrived::Ready } else { done };
+        if done == Arrived::Ready {
+            self.home = identity.to_string();
+            if variables.is_some() {
+                self.owner = Some(identity.to_string());
+            }
+        }
+        done
+    }
+
+    /// Runs code of ours, and then changes the key, if there is one.
+    async fn change_key(&mut self, code: &str) -> Arrived {
+        let Backend::Jupyter(jupyter) = &mut self.backend else { return self.run_silent(code).await.into() };
+        match tokio::time::timeout(SILENT_LIMIT, jupyter.change_key(self.language, code)).await {
+            Ok(Some(true)) => Arrived::Ready,
+            Ok(Some(false)) => Arrived::Foreign,
+            Ok(None) | Err(_) => {
+                self.process.kill();
+                Arrived::Died
+            }
+        }
     }
 
     /// Sets variables of a call.
@@ -117,6 +154,15 @@ impl Kernel {
             self.process.kill();
             Ended::Died
         })
+    }
+}
+
+impl From<Ended> for Arrived {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::Done => Self::Ready,
+            Ended::Died => Self::Died,
+        }
     }
 }
 
