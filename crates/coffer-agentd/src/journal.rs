@@ -95,6 +95,11 @@ impl Journal {
         self.fact(pid, what);
     }
 
+    /// From now on its output is only counted.
+    pub(crate) fn mute(&self, pid: u32) {
+        self.lock().muted.entry(pid).or_default();
+    }
+
     pub(crate) fn ended(&self, pid: u32, exit_code: i32, status: &str) {
         let untold = self.lock().muted.remove(&pid).unwrap_or(0);
         self.fact(pid, ProcessFact::Ended { exit_code, status: status.to_owned(), untold });

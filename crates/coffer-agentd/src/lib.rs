@@ -4,6 +4,9 @@
 //! and the control routes of [`coffer_wire::agentd`]. Callers inside the sandbox get the same without the
 //! control routes on port 49983.
 //!
+//! The same program, started in a sandbox as `agentd sftp` or `agentd dial`, serves one SSH client with the rights of the
+//! user that started it ([`sftp`], [`dial`]): every sandbox has it, whatever its template lacks.
+//!
 //! One thread runs everything; work that may wait for a disk goes to a small pool. Everything that a client or
 //! the sandbox sends is bounded, in size and in number.
 #![cfg_attr(
@@ -21,6 +24,7 @@ mod clock;
 mod conduit;
 mod connect;
 mod control;
+mod dial;
 mod entrance;
 mod files;
 #[cfg(any(test, fuzzing))]
@@ -36,12 +40,14 @@ mod readiness;
 mod reply;
 mod residence;
 mod route;
+mod sftp;
 mod signature;
 mod task;
 mod tunnel;
 mod unpack;
 mod volume;
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -64,15 +70,12 @@ const QUIET: Duration = Duration::from_millis(10);
 
 /// Runs agentd as the process's arguments say.
 pub fn main() -> ExitCode {
-    let outcome = arguments().and_then(|sockets| {
-        prepare();
-        tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(FILE_THREADS)
-            .thread_keep_alive(FILE_THREAD_IDLE)
-            .build()?
-            .block_on(run(sockets))
-    });
+    let mut words = std::env::args_os().skip(1);
+    let outcome = match words.next().as_deref().and_then(OsStr::to_str) {
+        Some("sftp") => sftp::serve(io::stdin().lock(), io::stdout().lock()),
+        Some("dial") => dial::connect(words),
+        _ => be_first(),
+    };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -80,6 +83,19 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The daemon.
+fn be_first() -> io::Result<()> {
+    arguments().and_then(|sockets| {
+        prepare();
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(FILE_THREADS)
+            .thread_keep_alive(FILE_THREAD_IDLE)
+            .build()?
+            .block_on(run(sockets))
+    })
 }
 
 /// The listeners.
@@ -92,7 +108,8 @@ enum Sockets {
 }
 
 fn arguments() -> io::Result<Sockets> {
-    let usage = || io::Error::other("usage: coffer-agentd [--socket PATH [--tcp ADDRESS:PORT]]");
+    let usage =
+        || io::Error::other("usage: coffer-agentd [sftp | dial TARGET | --socket PATH [--tcp ADDRESS:PORT]]");
     let mut arguments = std::env::args_os().skip(1);
     let (mut path, mut tcp) = (None, None);
     while let Some(name) = arguments.next() {

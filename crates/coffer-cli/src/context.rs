@@ -60,6 +60,8 @@ pub(crate) struct Context {
     pub(crate) printer: Printer,
     /// For programs that take it themselves: git, a browser.
     pub(crate) key: Option<String>,
+    /// The profile that server and key came from.
+    pub(crate) profile: Option<String>,
 }
 
 impl Context {
@@ -72,7 +74,12 @@ impl Context {
         if target.key.is_some() && client.is_exposed() {
             printer::note(&format!("warning: the key goes to {} unencrypted; use https://", client.url()));
         }
-        Ok(Self { client, printer: Printer { format: remote.output }, key: target.key })
+        Ok(Self {
+            client,
+            printer: Printer { format: remote.output },
+            key: target.key,
+            profile: target.profile,
+        })
     }
 }
 

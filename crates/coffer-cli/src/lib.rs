@@ -32,6 +32,7 @@ mod printer;
 mod profile;
 mod project;
 mod sandboxes;
+mod ssh;
 mod tasks;
 mod templates;
 mod terminal;
@@ -72,6 +73,18 @@ pub enum Verb {
     /// Open a shell in a sandbox
     #[command(visible_alias = "connect")]
     Sh(With<exec::Sh>),
+    /// Open a shell or run a command in a sandbox with the OpenSSH client
+    ///
+    /// What follows the sandbox goes to `ssh`: options such as `-L 8080:localhost:8080`, or a command. A paused sandbox is
+    /// resumed. `coffer ssh-config --write` lets every other program that uses SSH do the same.
+    Ssh(With<ssh::Ssh>),
+    /// Print or write the OpenSSH configuration for sandboxes, for editors, rsync, sftp and git
+    ///
+    /// With --write, `ssh BOX.coffer` works wherever OpenSSH does: VS Code, JetBrains, Zed, rsync, scp, sftp, sshfs, git.
+    SshConfig(With<ssh::SshConfig>),
+    /// Speaks SSH on stdin and stdout (started by `ssh`)
+    #[command(hide = true)]
+    SshProxy(With<ssh::SshProxy>),
     /// Copy files and directories into a sandbox, or out of it
     ///
     /// One of the two is SANDBOX:PATH, where a relative path is below the user's home; `-` is stdin or stdout.
@@ -170,6 +183,9 @@ impl Verb {
             Self::Exec(with) => with_server_and_signals!(*with),
             Self::Code(with) => with_server_and_signals!(*with),
             Self::Sh(with) => with_server_and_signals!(with),
+            Self::SshProxy(with) => with_server_and_signals!(with),
+            Self::Ssh(With { verb, remote }) => within(verb.run(remote), Interrupt::IsTheVerbs),
+            Self::SshConfig(With { verb, remote }) => within(verb.run(remote), Interrupt::Ends),
             Self::Create(with) => with_server!(*with),
             Self::Ls(with) => with_server!(with),
             Self::Show(with) => with_server!(with),

@@ -93,7 +93,7 @@ impl Profiles {
 }
 
 #[cfg(unix)]
-fn refuse_if_shared(path: &Path) -> Result<(), Failure> {
+pub(crate) fn refuse_if_shared(path: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(path)?.permissions().mode();
     if mode & 0o077 == 0 {
@@ -105,7 +105,7 @@ fn refuse_if_shared(path: &Path) -> Result<(), Failure> {
 
 #[cfg(not(unix))]
 #[expect(clippy::unnecessary_wraps, reason = "as on Unix")]
-fn refuse_if_shared(_: &Path) -> Result<(), Failure> {
+pub(crate) fn refuse_if_shared(_: &Path) -> Result<(), Failure> {
     Ok(())
 }
 

@@ -55,6 +55,8 @@ pub struct Command {
     pub stdin: bool,
     /// It is killed after this time.
     pub timeout: Option<Duration>,
+    /// Its streams are a protocol of programs: they wait for each other without a limit, and the log has no output.
+    pub piped: bool,
 }
 
 impl Command {
@@ -82,8 +84,50 @@ pub struct TerminalSize {
 /// A signal that agentd can send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    Terminate,
+    HangUp,
+    Interrupt,
+    Quit,
+    Abort,
     Kill,
+    User1,
+    User2,
+    Pipe,
+    Alarm,
+    Terminate,
+}
+
+impl Signal {
+    /// By its name in SSH and in shells, without `SIG`.
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "HUP" => Self::HangUp,
+            "INT" => Self::Interrupt,
+            "QUIT" => Self::Quit,
+            "ABRT" => Self::Abort,
+            "KILL" => Self::Kill,
+            "USR1" => Self::User1,
+            "USR2" => Self::User2,
+            "PIPE" => Self::Pipe,
+            "ALRM" => Self::Alarm,
+            "TERM" => Self::Terminate,
+            _ => return None,
+        })
+    }
+
+    fn number(self) -> i32 {
+        match self {
+            Self::HangUp => 1,
+            Self::Interrupt => 2,
+            Self::Quit => 3,
+            Self::Abort => 6,
+            Self::Kill => 9,
+            Self::User1 => 10,
+            Self::User2 => 12,
+            Self::Pipe => 13,
+            Self::Alarm => 14,
+            Self::Terminate => 15,
+        }
+    }
 }
 
 /// What a process does next.
@@ -231,6 +275,7 @@ impl Guest {
             pty: command.terminal.map(pty),
             stdin: Some(command.stdin),
             offsets: true,
+            piped: command.piped,
         };
         let mut headers = self.headers(command.user.as_deref())?;
         if let Some(timeout) = command.timeout {
@@ -410,12 +455,9 @@ pub struct Handle {
 impl Handle {
     /// Signals the process and everything in its group.
     pub async fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let signal = match signal {
-            Signal::Terminate => 15,
-            Signal::Kill => 9,
-        };
         let process = Some(wire::Selector { pid: self.pid });
-        self.guest.unary("SendSignal", &wire::SignalRequest { process, signal }).await
+        let request = wire::SignalRequest { process, signal: signal.number() };
+        self.guest.unary("SendSignal", &request).await
     }
 
     pub async fn resize(&self, size: TerminalSize) -> Result<(), Error> {

@@ -78,6 +78,8 @@ pub(crate) struct StartRequest {
     pub(crate) stdin: Option<bool>,
     #[prost(bool, tag = "1000")]
     pub(crate) offsets: bool,
+    #[prost(bool, tag = "1002")]
+    pub(crate) piped: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]

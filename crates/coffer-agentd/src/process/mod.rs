@@ -68,6 +68,8 @@ pub(crate) struct Process {
     config_size: u64,
     tag: Option<String>,
     input: Input,
+    /// How long its input may wait to be read.
+    patience: Option<Duration>,
     output: Arc<Output>,
     /// The wait status, once it has ended.
     exited: watch::Sender<Option<WaitStatus>>,
@@ -129,7 +131,7 @@ impl Processes {
         }
         let spec = Spec { command: &config.cmd, args: &config.args, env: &env, cwd: &cwd, account, io };
         let (pid, ends) = spawn::spawn(&spec).map_err(|error| start_error(&config.cmd, &error))?;
-        let output = Output::new();
+        let output = Output::waiting(request.piped);
         // Registering with the runtime fails only when descriptors run out; the process is then useless and
         // is ended.
         let (input, sources) = connect(ends).map_err(|error| {
@@ -138,12 +140,16 @@ impl Processes {
         })?;
         let cwd = cwd.to_string_lossy();
         self.journal.started(pid, &command_line(&config), request.tag.as_deref(), &cwd, &account.name);
+        if request.piped {
+            self.journal.mute(pid);
+        }
         let process = Arc::new(Process {
             pid,
             config_size: config.encoded_len() as u64,
             config,
             tag: request.tag,
             input,
+            patience: (!request.piped).then_some(INPUT_LIMIT),
             output,
             exited: watch::Sender::default(),
             timed_out: AtomicBool::new(false),
@@ -198,6 +204,12 @@ impl Processes {
             () = lived(lifetime) => {
                 process.timed_out.store(true, Ordering::Relaxed);
                 tree::kill_all(process.pid).await;
+                process.exit().await
+            }
+            () = process.abandoned() => {
+                // As if the other ends of its pipes, or its terminal, were closed: it reads an end, and may not write.
+                pumps.iter().for_each(JoinHandle::abort);
+                process.close_input().await;
                 process.exit().await
             }
         };
@@ -317,6 +329,16 @@ impl Process {
         exited.wait_for(Option::is_some).await.ok().and_then(|status| *status)
     }
 
+    /// Waits until the client of a piped process is gone for good.
+    async fn abandoned(&self) {
+        if !self.output.is_patient() {
+            return std::future::pending().await;
+        }
+        while !self.output.is_abandoned() {
+            tokio::time::sleep(SWEEP_EVERY).await;
+        }
+    }
+
     /// Signals the whole process group: signalling only a shell would leave its command running.
     fn signal(&self, signal: Signal) -> Result<(), RpcError> {
         let pid =
@@ -351,14 +373,14 @@ impl Process {
         };
         let pipe = pipe.lock().await;
         match &*pipe {
-            Some(pipe) => write_all(pipe, data, "stdin").await,
+            Some(pipe) => write_all(pipe, data, "stdin", self.patience).await,
             None => Err(failed("stdin not enabled or closed")),
         }
     }
 
     async fn write_terminal(&self, data: &[u8]) -> Result<(), RpcError> {
         let otherwise = "tty not assigned to process, input should be written to the stdin, not the tty";
-        write_all(&*self.terminal(otherwise)?, data, "tty").await
+        write_all(&*self.terminal(otherwise)?, data, "tty", self.patience).await
     }
 
     async fn close_stdin(&self) -> Result<(), RpcError> {
@@ -420,7 +442,12 @@ pub(crate) async fn until(deadline: Option<Instant>) {
     }
 }
 
-async fn write_all(fd: &AsyncFd<OwnedFd>, data: &[u8], what: &str) -> Result<(), RpcError> {
+async fn write_all(
+    fd: &AsyncFd<OwnedFd>,
+    data: &[u8],
+    what: &str,
+    patience: Option<Duration>,
+) -> Result<(), RpcError> {
     let writing = async {
         let mut rest = data;
         while !rest.is_empty() {
@@ -434,14 +461,16 @@ async fn write_all(fd: &AsyncFd<OwnedFd>, data: &[u8], what: &str) -> Result<(),
         }
         Ok(())
     };
-    match tokio::time::timeout(INPUT_LIMIT, writing).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-            Err(failed(format!("error writing to {what}: {error}")))
+    let written = tokio::select! {
+        written = writing => written,
+        () = until(patience.map(|patience| Instant::now() + patience)) => {
+            return Err(RpcError::new(Code::DeadlineExceeded, format!("the process does not read its {what}")));
         }
-        Ok(Err(error)) => Err(RpcError::internal(format!("error writing to {what}: {error}"))),
-        Err(_) => Err(RpcError::new(Code::DeadlineExceeded, format!("the process does not read its {what}"))),
-    }
+    };
+    written.map_err(|error| {
+        let message = format!("error writing to {what}: {error}");
+        if error.kind() == io::ErrorKind::BrokenPipe { failed(message) } else { RpcError::internal(message) }
+    })
 }
 
 fn failed(message: impl Into<String>) -> RpcError {
@@ -525,6 +554,7 @@ mod tests {
             config_size: 0,
             tag: None,
             input: Input::Pipe(tokio::sync::Mutex::new(None)),
+            patience: None,
             output,
             exited: watch::Sender::default(),
             timed_out: AtomicBool::new(false),

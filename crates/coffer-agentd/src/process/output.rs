@@ -3,8 +3,8 @@
 //! Each process has one bounded ring. A reader walks it with a cursor: it starts at the oldest output that is
 //! still there, or exactly where its connection broke, and continues with new output. While there are readers,
 //! the process waits for the slowest one, as it would at a pipe, but a reader that takes nothing for
-//! [`STALL_LIMIT`] is cut off and the process continues. If a reader that can resume disconnects, its place is
-//! held for as long. Without readers, the oldest output is dropped. So memory is bounded whatever readers do.
+//! [`STALL_LIMIT`] is cut off and the process continues, unless its output is a pipe. If a reader that can resume
+//! disconnects, its place is held for as long. Without readers, the oldest output is dropped. So memory is bounded whatever readers do.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -103,6 +103,8 @@ struct Ring {
 
 #[derive(Debug)]
 pub(crate) struct Output {
+    /// Whether it waits for its readers without a limit.
+    patient: bool,
     ring: Mutex<Ring>,
     /// Counts changes that readers wait for.
     data: watch::Sender<u64>,
@@ -111,9 +113,16 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    #[cfg(test)]
     pub(crate) fn new() -> Arc<Self> {
+        Self::waiting(false)
+    }
+
+    /// No output yet; one that is `patient` waits for its readers as long as it takes.
+    pub(crate) fn waiting(patient: bool) -> Arc<Self> {
         RINGS.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self {
+            patient,
             ring: Mutex::default(),
             data: watch::Sender::default(),
             room: watch::Sender::default(),
@@ -163,6 +172,18 @@ impl Output {
         ring.pushed - ring.evicted
     }
 
+    /// Whether it is a pipe whose readers have gone and did not come back in time.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        let ring = self.lock();
+        let gone =
+            |(id, cursor): (&u64, &Cursor)| ring.held == Some(*id) && cursor.moved.elapsed() > STALL_LIMIT;
+        self.patient && ring.next_cursor > 0 && ring.cursors.iter().all(gone)
+    }
+
+    pub(crate) fn is_patient(&self) -> bool {
+        self.patient
+    }
+
     /// Whether the process has to wait for a reader.
     pub(crate) fn is_full(&self) -> bool {
         self.lock().slowest(limit()).is_some()
@@ -189,6 +210,10 @@ impl Output {
             let Some((id, moved)) = ring.slowest(limit()) else {
                 break None;
             };
+            // A reader that has disconnected holds its place for so long only.
+            if self.patient && ring.held != Some(id) {
+                break Some(now + STALL_LIMIT);
+            }
             let deadline = moved + STALL_LIMIT;
             if deadline > now {
                 break Some(deadline);

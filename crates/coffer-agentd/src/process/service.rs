@@ -286,12 +286,24 @@ async fn feed(process: &Process, input: Option<ProcessInput>) -> Result<(), RpcE
     }
 }
 
+/// E2B's clients send the first two; SSH clients send more.
 fn signal(number: i32) -> Result<Signal, RpcError> {
+    const MORE: [Signal; 8] = [
+        Signal::HUP,
+        Signal::INT,
+        Signal::QUIT,
+        Signal::ABORT,
+        Signal::USR1,
+        Signal::USR2,
+        Signal::PIPE,
+        Signal::ALARM,
+    ];
     match WireSignal::try_from(number) {
         Ok(WireSignal::Sigterm) => Ok(Signal::TERM),
         Ok(WireSignal::Sigkill) => Ok(Signal::KILL),
         Ok(WireSignal::Unspecified) | Err(_) => {
-            Err(RpcError::new(Code::Unimplemented, format!("invalid signal: {number}")))
+            let found = MORE.into_iter().find(|signal| signal.as_raw() == number);
+            found.ok_or_else(|| RpcError::new(Code::Unimplemented, format!("invalid signal: {number}")))
         }
     }
 }

@@ -93,6 +93,7 @@ pub(super) async fn begin(
         tag: Some(id.to_string()),
         stdin: Some(command.stdin.is_some()),
         offsets: false,
+        piped: false,
     };
     let (started_ms, started) = (now_ms(), Instant::now());
     let starting = async {
