@@ -227,7 +227,7 @@ fn report(results: &[(&str, Result<(), String>)]) {
 #[test]
 fn every_shape_reads_back_what_it_writes() {
     let requests = all![check:
-        agents::NewAgent, artifacts::NewArtifact, attempts::Cancel, attempts::NewMessage,
+        agents::AgentSetup, agents::NewAgent, artifacts::NewArtifact, attempts::Cancel, attempts::NewMessage,
         attempts::Start, budgets::ChangedBudget, budgets::NewBudget, code::NewCode,
         code::NewCodeContext, competitions::Cancel,
         competitions::NewCompetition, competitions::NewEntry, competitions::Pick,
@@ -245,7 +245,8 @@ fn every_shape_reads_back_what_it_writes() {
         volumes::NewMount, volumes::NewVolume, webhooks::ChangedWebhook, webhooks::NewWebhook,
     ];
     let responses = all![check_response:
-        ErrorShape, agents::Agent, agents::Definition, agents::PresetInfo, artifacts::Artifact,
+        ErrorShape, agents::Agent, agents::AgentTemplate, agents::AgentTest, agents::Definition,
+        agents::PresetInfo, agents::PresetLogin, agents::PresetRecipe, agents::SetUpAgent, artifacts::Artifact,
         attempts::Attempt, attempts::Failure, attempts::Message, attempts::Move,
         attempts::StepShape, attempts::StepStateShape, audit::Audited, budgets::Action,
         budgets::Budget, budgets::Period, code::CodeArtifact, code::CodeContext, code::CodeEnd,

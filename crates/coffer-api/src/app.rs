@@ -52,6 +52,8 @@ pub struct App {
     pub forges: Arc<coffer_forge::Forges>,
     pub tasks: Arc<Tasks>,
     pub git: Arc<coffer_work::git::Git>,
+    /// Agents in sandboxes, for tests of them.
+    pub bench: Arc<coffer_work::workshop::Workbench>,
     /// How many runs may hold a slot, over all projects.
     pub most_runs: u32,
     pub webhooks: Arc<coffer_work::webhooks::Webhooks>,

@@ -162,6 +162,9 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("GET", "/api/v1/agents/{agent}", PROJECT),
     ("DELETE", "/api/v1/agents/{agent}", STAFF),
     ("PUT", "/api/v1/agents/{agent}/definition", STAFF),
+    // It spends the key of whoever owns the agent.
+    ("POST", "/api/v1/agents/{agent}/test", STAFF),
+    ("PUT", "/api/v1/agent-presets/{preset}/agent", STAFF),
     ("GET", "/api/v1/secrets", STAFF),
     ("PUT DELETE", "/api/v1/secrets/{secret}", STAFF),
     ("GET", "/api/v1/volumes", PROJECT),

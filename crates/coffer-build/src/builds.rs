@@ -341,6 +341,10 @@ impl Builds {
         let builds = self.clone();
         self.tasks.spawn(async move {
             let ran = async {
+                let _one = match build.row.project == builds.catalogue.project {
+                    true => Some(builds.catalogue.one.lock().await),
+                    false => None,
+                };
                 let _place = loop {
                     match builds.places.take(build.row.project).await {
                         Ok(place) => break place,
@@ -352,6 +356,7 @@ impl Builds {
             };
             cancel.run_until_cancelled(ran).await;
             builds.running.lock().remove(&id);
+            builds.catalogue.steps.lock().remove(&id);
         });
     }
 

@@ -6,12 +6,13 @@
 //! The record of a build says by which definition it was requested. So a program with another definition builds it
 //! again, and the previous build serves until the new one is ready.
 
+mod agents;
 mod definition;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use coffer_core::ProjectId;
 use coffer_core::sync::Mutex;
+use coffer_core::{BuildId, ProjectId};
 use coffer_fleet::SharedTemplates;
 use coffer_store::{BuildRow, Store, StoreError};
 use schemars::JsonSchema;
@@ -24,7 +25,8 @@ pub use definition::{Definition, EmbeddedFile, definition, definitions};
 #[serde(default, deny_unknown_fields)]
 pub struct CatalogueSettings {
     /// Names of templates to build when the server starts, if they are missing or their definition has changed:
-    /// `agent-sandbox-dev-node22`, `code-interpreter-v1`, `minimal`, `node`, `python`. `coffer template build NAME` builds others later.
+    /// `agent-sandbox-dev-node22`, `code-interpreter-v1`, `minimal`, `node`, `python`, and those of agents, such as
+    /// `agent-claude-code`. `coffer template build NAME` builds others later, and so does the first agent that needs one.
     pub build: Vec<String>,
 }
 
@@ -53,6 +55,14 @@ pub(crate) struct Catalogue {
     pub(crate) files: &'static [EmbeddedFile],
     /// Names that this server tried to build on its own. Once is enough: what failed needs an operator.
     pub(crate) tried: Mutex<HashSet<String>>,
+    /// Names that agents need and that wait for the template which they start from.
+    pub(crate) asked: Mutex<BTreeSet<String>>,
+    /// Tells the keeper of the catalogue that something was asked for.
+    pub(crate) news: tokio::sync::Notify,
+    /// The step of each build that runs on this server.
+    pub(crate) steps: Mutex<HashMap<BuildId, String>>,
+    /// Held by the one build that runs: projects can have them built, and must not take the machine with them.
+    pub(crate) one: tokio::sync::Mutex<()>,
     /// Held while a build is looked for and started.
     pub(crate) starting: tokio::sync::Mutex<()>,
 }
@@ -68,6 +78,10 @@ impl Catalogue {
             wanted: settings.build.into_iter().collect(),
             files,
             tried: Mutex::default(),
+            asked: Mutex::default(),
+            news: tokio::sync::Notify::new(),
+            steps: Mutex::default(),
+            one: tokio::sync::Mutex::default(),
             starting: tokio::sync::Mutex::default(),
         })
     }

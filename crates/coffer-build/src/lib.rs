@@ -12,6 +12,7 @@
 //!             └──► log        what the client sees
 //! catalogue ◄── stock          templates that come with the program: definitions, and what of them is built
 //!          ◄── smoke          tries them out
+//!          ◄── wanted         has them built for agents
 //! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -42,6 +43,7 @@ mod source;
 mod step;
 mod stock;
 mod sweep;
+mod wanted;
 mod workplace;
 
 pub use builds::{BuildOptions, BuildSettings, Builds, Images, RegistrySettings, Submission, Upload};
@@ -51,3 +53,4 @@ pub use files::DiskRoom;
 pub use names::ImageNames;
 pub use step::{BadPlan, is_hash};
 pub use stock::{CatalogueEntry, CatalogueState};
+pub use wanted::Readiness;

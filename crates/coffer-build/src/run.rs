@@ -414,6 +414,8 @@ impl Attempt<'_> {
             let number = (index + 1).to_string();
             log.set_step(&number);
             log.info(format!("{} {}", prefix(index, steps.len()), describe(step))).await;
+            self.builds
+                .at_step(&self.build.row, || format!("step {number} of {}: {}", steps.len(), describe(step)));
             self.carry_out(place, step, secrets, log).await.map_err(at(&number))?;
             let row = self.save(place, SnapshotPurpose::Layer, Some(false)).await;
             let row = row.map_err(at(&number))?;

@@ -20,6 +20,7 @@ impl Attempt<'_> {
     pub(crate) async fn try_out(&self, snapshot: SnapshotId, log: &mut BuildLog) -> Result<(), Unfinished> {
         let Some(definition) = self.builds.catalogue.asked_by(&self.build.row) else { return Ok(()) };
         log.set_step("smoke");
+        self.builds.at_step(&self.build.row, || "it is tried out".to_string());
         let base = Base {
             begin: Begin::Finished(snapshot),
             identity: String::new(),

@@ -175,17 +175,24 @@ impl Builds {
 }
 
 impl Builds {
-    /// Works until nothing is left to do, or the server stops.
+    /// Builds what is due and what was asked for, until the server stops.
     pub(crate) async fn keep_catalogue(self: Arc<Self>) {
+        let mut renews = true;
         loop {
-            match self.renew_catalogue().await {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => tracing::warn!("could not build templates of the catalogue: {}", chain(&error)),
+            if renews {
+                renews = match self.renew_catalogue().await {
+                    Ok(waits) => waits,
+                    Err(error) => {
+                        tracing::warn!("could not build templates of the catalogue: {}", chain(&error));
+                        true
+                    }
+                };
             }
+            let waits = self.build_what_was_asked().await || renews;
             tokio::select! {
                 () = self.stop.cancelled() => return,
-                () = tokio::time::sleep(SOON) => {}
+                () = self.catalogue.news.notified() => {}
+                () = tokio::time::sleep(SOON), if waits => {}
             }
         }
     }

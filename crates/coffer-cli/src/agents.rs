@@ -1,14 +1,12 @@
 //! `agent`: the coding agents of a project.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
-use coffer_api_types::agents::{Agent, Definition, NewAgent};
+use coffer_api_types::agents::Agent;
 use coffer_core::AgentId;
 
+use crate::agent_setup::{self, Add};
 use crate::context::{Context, pick};
 use crate::failure::{Failure, Outcome};
-use crate::pairs;
 
 /// Coding agents of the project
 #[derive(Debug, Args)]
@@ -23,22 +21,14 @@ enum AgentVerb {
     Ls,
     /// Show an agent
     Show { agent: String },
-    /// Add an agent
-    Add {
-        name: String,
-        /// Its program; `coffer agent presets` lists them
-        #[arg(long, value_name = "PRESET")]
-        preset: Option<String>,
-        /// Its model
-        #[arg(long, value_name = "MODEL", requires = "preset")]
-        model: Option<String>,
-        /// A variable with the value of a secret of the project. May be repeated
-        #[arg(long, value_name = "NAME[=SECRET]", requires = "preset")]
-        secret: Vec<String>,
-        /// The whole definition as JSON, as `agent show -o json` prints it; `-` is stdin
-        #[arg(long, value_name = "FILE", conflicts_with = "preset")]
-        definition: Option<PathBuf>,
-    },
+    /// Add an agent from a preset: store its key, define it, build its template
+    ///
+    /// `coffer agent add claude_code` asks for the key, or reads it from stdin if that is a pipe; no option takes it. Run
+    /// again, it changes what is named: another key, another model. With --preset or --definition the word is the name
+    /// of a new agent, and the rest is not done.
+    Add(Box<Add>),
+    /// Test an agent: start its program, ask it for one word, and show version, model and cost
+    Test { agent: String },
     /// List known agent programs
     Presets,
     /// Delete an agent
@@ -66,41 +56,19 @@ impl Agents {
         let client = &context.client;
         match self.verb {
             AgentVerb::Ls => {
-                let columns = ["id", "name", "definition.preset", "definition.model", "created_at"];
+                let columns =
+                    ["id", "name", "definition.preset", "definition.model", "template.state", "created_at"];
                 context.printer.list(&client.agents().all().await?, &columns)?;
             }
             AgentVerb::Show { agent } => context.printer.show(&resolve(context, &agent).await?)?,
-            AgentVerb::Add { name, preset, model, secret, definition } => {
-                let definition = match (preset, definition) {
-                    (Some(preset), _) => Some(Definition {
-                        preset: pairs::word(Some(preset))?.ok_or_else(|| Failure::usage("name a preset"))?,
-                        command: None,
-                        model,
-                        prompt: None,
-                        env: Default::default(),
-                        secrets: pairs::secrets(&secret)?,
-                        working_directory: None,
-                        output: None,
-                        template: None,
-                        limits: Default::default(),
-                    }),
-                    (None, Some(file)) => {
-                        let text = match file.to_str() {
-                            Some("-") => std::io::read_to_string(std::io::stdin())?,
-                            _ => std::fs::read_to_string(&file).map_err(|error| {
-                                Failure::new(format!("could not read `{}`: {error}", file.display()))
-                            })?,
-                        };
-                        let read = serde_json::from_str(&text);
-                        Some(read.map_err(|error| Failure::usage(format!("the definition: {error}")))?)
-                    }
-                    (None, None) => None,
-                };
-                let made = client.create_agent(&NewAgent { name, definition }).await?;
-                context.printer.done(&made.id, &made)?;
+            AgentVerb::Add(add) => return add.run(context).await,
+            AgentVerb::Test { agent } => {
+                let agent = resolve(context, &agent).await?;
+                return agent_setup::test(context, &agent).await;
             }
             AgentVerb::Presets => {
-                let columns = ["preset", "title", "usual_secret", "takes_model"];
+                let columns =
+                    ["preset", "title", "usual_secret", "versions=recipe.versions", "template=recipe.state"];
                 context.printer.list(&client.agent_presets().await?, &columns)?;
             }
             AgentVerb::Rm { agent } => {

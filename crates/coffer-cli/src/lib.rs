@@ -13,6 +13,7 @@
     )
 )]
 
+mod agent_setup;
 mod agents;
 mod bounds;
 mod code;

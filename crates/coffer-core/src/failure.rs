@@ -17,6 +17,11 @@ pub enum StepCode {
     /// The agent ended with an error or ran out of time.
     #[strum(message = "read its output (`execution_id`), start again")]
     AgentFailed,
+    /// The agent's program is not in its sandbox.
+    #[strum(
+        message = "give the agent a template that has it; the message names one, and the line that installs it"
+    )]
+    AgentMissing,
     /// The agent has no definition, or one that is sealed or cannot be run.
     #[strum(message = "write the agent's definition again, or correct what the message names")]
     AgentUndefined,
@@ -89,6 +94,9 @@ pub enum StepCode {
     /// The run's code panicked.
     #[strum(message = "a bug: report it with the server's log, then start again")]
     Panicked,
+    /// The competition waits for a person who picks the winner.
+    #[strum(message = "pick the winner")]
+    PickWanted,
     /// The command that prepares the sandbox of a competition failed.
     #[strum(message = "read the command's output, correct it, start a new competition")]
     PrepareFailed,
@@ -115,6 +123,9 @@ pub enum StepCode {
     /// The template's name is not one.
     #[strum(message = "change the template in the agent's definition")]
     Template,
+    /// The template of the agent could not be built.
+    #[strum(message = "as the message says; `coffer template build NAME` shows the log, then start again")]
+    TemplateFailed,
     /// A step took too long.
     #[strum(message = "as the message says; `step` says which step it was")]
     TimedOut,
@@ -269,6 +280,7 @@ mod tests {
         // Rows of earlier versions have these, and clients decide by them.
         let known = [
             "agent_failed",
+            "agent_missing",
             "agent_undefined",
             "all_failed",
             "bad_step",
@@ -293,6 +305,7 @@ mod tests {
             "not_started",
             "output_too_large",
             "panicked",
+            "pick_wanted",
             "prepare_failed",
             "pull_closed",
             "sandbox_lost",
@@ -301,6 +314,7 @@ mod tests {
             "store",
             "task_gone",
             "template",
+            "template_failed",
             "timed_out",
             "too_many_steps",
             "undecided",

@@ -22,7 +22,7 @@ use coffer_store::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::task::{Pull, told};
+use crate::task::{Pull, SANDBOX_WITHIN, told};
 use crate::{Kind, Run, Start, StepError, Stop};
 
 pub use arena::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
@@ -87,6 +87,10 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         for entry in self.store.competition_entries(&scope, asked.competition).await? {
             entries.push(self.entry(&scope, asked, entry).await?);
         }
+        // One for all of them.
+        if terms.template.is_some() || terms.source.is_some() {
+            entries.iter_mut().for_each(|entry| entry.template = None);
+        }
         Ok(RaceBrief {
             run,
             project,
@@ -117,7 +121,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
         let agent = self.store.agent(scope, row.agent).await?;
         // An agent without a definition fails on its own, when it should work.
         let definition = agent.and_then(|agent| agent.definition);
-        let timeout = definition.and_then(|definition| definition.limits.timeout_s);
+        let timeout = definition.as_ref().and_then(|definition| definition.limits.timeout_s);
         let branch = match (asked.task, asked.attempt) {
             // Do not continue on the branch of an earlier attempt.
             (Some(task), Some(attempt)) if attempt > 1 => format!("task-{task}-{attempt}-{}", row.number),
@@ -132,6 +136,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             model: row.model,
             prompt: row.prompt,
             budget_nanos: row.budget_nanos,
+            template: definition.and_then(|definition| definition.template),
             branch,
         })
     }
@@ -332,7 +337,7 @@ impl<A: Arena + ?Sized> Kind for CompeteKind<A> {
                 let (arena, brief) = (kept.clone(), all.clone());
                 async move { arena.finish(&brief).await }
             };
-            run.step("sandbox").within(LONG).undo(undo).run(work).await?
+            run.step("sandbox").within(SANDBOX_WITHIN).undo(undo).run(work).await?
         };
         let base: Base = run
             .step("clone")

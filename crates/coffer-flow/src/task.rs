@@ -27,6 +27,8 @@ const MOST_TURNS: usize = 20;
 /// Time in addition to an agent's own limit, for the work before and after.
 const MARGIN: Duration = Duration::from_secs(120);
 const LONG: Duration = Duration::from_secs(1800);
+/// For a sandbox, with the template that may have to be built first.
+pub(crate) const SANDBOX_WITHIN: Duration = Duration::from_secs(2 * 3600);
 
 /// Executes runs of tasks with a workshop.
 pub struct TaskKind<W: ?Sized> {
@@ -211,7 +213,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 };
                 async move { workshop.finish(&brief, made, how).await }
             };
-            run.step("sandbox").within(LONG).undo(undo).run(work).await?
+            run.step("sandbox").within(SANDBOX_WITHIN).undo(undo).run(work).await?
         };
         let base: String =
             run.step("clone").nothing_to_undo().within(LONG).run(|_| shop.clone(&brief, sandbox)).await?;

@@ -1,20 +1,22 @@
-//! Implements the proxy's traits with the fleet.
+//! Implements the proxy's traits with the fleet, and the workshop's with the builder of templates.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use coffer_build::{Builds, Readiness};
 use coffer_core::clock::now_ms;
 use coffer_core::command::{self, RefusedCommand};
 use coffer_core::sync::Mutex;
-use coffer_core::{AuditId, Code, ExecutionSource, ProjectId, SandboxId};
+use coffer_core::{AuditId, Code, ExecutionSource, ProjectId, Refusal, SandboxId};
 use coffer_fleet::Fleet;
 use coffer_fleet::audit::AuditLog;
 use coffer_fleet::commands::Commands;
 use coffer_guest::{Route, Wake};
 use coffer_proxy::{Directory, Gate, Guard};
 use coffer_store::AuditRecord;
+use coffer_work::workshop::{Stock, StockState};
 
 /// Most recorded refusals of a sandbox without a token, in this time: any client can cause them.
 const MOST_TOLD: u32 = 30;
@@ -34,6 +36,31 @@ impl Directory for Sandboxes {
 
     fn secured(&self) -> Vec<(SandboxId, String)> {
         self.0.secured()
+    }
+}
+
+/// Templates of the catalogue, for agents.
+#[derive(Debug)]
+pub(crate) struct Catalogue(pub(crate) Arc<Builds>);
+
+#[async_trait]
+impl Stock for Catalogue {
+    async fn state(&self, template: &str, ask: bool) -> Result<StockState, Refusal> {
+        let known = match ask {
+            true => self.0.want(template).await,
+            false => self.0.readiness(template).await,
+        };
+        // Nobody has asked this server: another one was, and has ended.
+        let known = match known {
+            Ok(Readiness::NotBuilt) => self.0.want(template).await,
+            known => known,
+        };
+        Ok(match known.map_err(|error| error.explain())? {
+            Readiness::Ready => StockState::Ready,
+            Readiness::Building { doing } => StockState::Building(doing),
+            Readiness::Failed { message } => StockState::Failed(message),
+            Readiness::NotBuilt => StockState::Building("it is about to begin".to_string()),
+        })
     }
 }
 

@@ -316,6 +316,7 @@ pub async fn serve(
         limiter: limiter.clone(),
         policy: config.lifetime,
         default_template: config.default_template.clone(),
+        stock: Arc::new(adapters::Catalogue(builds.clone())),
         signature: git::Signature { name: "Cofferdam".into(), email: noreply(config.domain.as_deref()) },
         making: workshop::Making::default(),
     });
@@ -324,7 +325,7 @@ pub async fn serve(
         Some(other) => other.0,
     };
     let shop: Arc<dyn coffer_flow::task::Workshop> = match config.workshop {
-        None => Arc::new(workshop::TaskShop::new(bench)),
+        None => Arc::new(workshop::TaskShop::new(bench.clone())),
         Some(other) => other.0,
     };
     let place = config.installation.clone();
@@ -384,6 +385,7 @@ pub async fn serve(
         forges: forges.clone(),
         tasks: tasks.clone(),
         git,
+        bench,
         most_runs: config.tasks.in_all,
         webhooks: webhooks.clone(),
         artifacts,

@@ -114,6 +114,23 @@ impl Store {
         row.as_ref().map(|row| self.read_agent(row)).transpose()
     }
 
+    /// The agent of that name, if the scope sees it.
+    pub async fn agent_named(
+        &self,
+        scope: &ProjectScope,
+        name: &str,
+    ) -> Result<Option<AgentRow>, StoreError> {
+        let found = Select::new(COLUMNS, "agents")
+            .filter("project_id = ?", scope.project())
+            .filter_if("id = ?", scope.agent())
+            .filter("name = ?", storable(name))
+            .filter_by("removed_ms IS NULL")
+            .oldest_first("id", None::<AgentId>, 1)
+            .all(self.database(), READ, |row| self.read_agent(row))
+            .await?;
+        Ok(found.into_iter().next())
+    }
+
     /// The agents that work or worked in live sandboxes: their own values must be redacted there.
     pub async fn agents_in_sandboxes(&self, _: &Operator) -> Result<Vec<(SandboxId, AgentRow)>, StoreError> {
         // SQLite keeps the order of a CROSS JOIN: the few live sandboxes first, not every attempt.

@@ -22,6 +22,7 @@
 
 mod agents;
 mod artifacts;
+mod attention;
 mod audit;
 mod budgets;
 mod columns;

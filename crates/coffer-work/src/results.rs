@@ -122,8 +122,9 @@ impl Results {
             Some(agent) => self.store.agent(scope, agent).await?,
             None => None,
         };
-        let env = agent.and_then(|agent| agent.definition).map(|definition| definition.env);
-        let hidden = Patterns::new(&env.iter().flat_map(|env| env.values()).collect::<Vec<_>>());
+        let definition = agent.and_then(|agent| agent.definition);
+        let values = definition.iter().flat_map(|definition| definition.hidden_values());
+        let hidden = Patterns::new(&values.collect::<Vec<_>>());
         let diff = diff.map(|diff| hidden.redact(&diff));
         self.artifacts.keep_of_run(scope, run, diff.as_deref(), Some(&result.pull_url)).await;
         Ok(true)

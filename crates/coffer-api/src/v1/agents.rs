@@ -1,15 +1,18 @@
 //! Agents: owners of sandboxes, and their definitions for work on tasks.
 
-use std::collections::BTreeMap;
+pub(super) mod presets;
+mod shape;
+pub(super) mod trial;
+
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use coffer_core::agent::{AgentDefinition, Preset};
-use coffer_core::{AgentId, SizeWish};
-use coffer_store::{AgentError, AgentRow, NewAgent as NewRow, ProjectScope, SecretName};
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use coffer_core::AgentId;
+use coffer_store::{AgentError, NewAgent as NewRow};
+use http::{HeaderMap, StatusCode};
 
+use self::shape::{Stocked, check_quotas, checked, settle_template, shown, tagged, want_template};
 use super::page::Part;
 use super::projects::{changed_meanwhile, wanted_version};
 use crate::app::App;
@@ -19,100 +22,11 @@ use crate::context::Context;
 use crate::error::ApiError;
 use crate::names::check_name;
 use crate::query::Query;
-use coffer_api_types::agents::{Agent, Definition, NewAgent, PresetInfo};
+use coffer_api_types::agents::{Agent, Definition, NewAgent};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
-use coffer_core::clock::rfc3339;
 
-/// Without the values of its environment.
-fn shown_definition(definition: AgentDefinition) -> Definition {
-    Definition {
-        preset: definition.preset,
-        command: definition.command,
-        model: definition.model,
-        prompt: definition.prompt,
-        env: definition.env.into_keys().map(|name| (name, None)).collect(),
-        secrets: definition.secrets,
-        working_directory: definition.working_directory,
-        output: definition.output,
-        template: definition.template,
-        limits: definition.limits,
-    }
-}
-
-/// The definition to store, with earlier values where none are given.
-fn checked(new: Definition, before: Option<&AgentDefinition>) -> Result<AgentDefinition, ApiError> {
-    let mut env = BTreeMap::new();
-    for (name, value) in new.env {
-        let known = || before.and_then(|before| before.env.get(&name).cloned());
-        let value = value.or_else(known);
-        let value = value.ok_or_else(|| {
-            ApiError::invalid(&format!("definition.env.{name}"), "is null, but no earlier value exists")
-        })?;
-        env.insert(name, value);
-    }
-    for (variable, secret) in &new.secrets {
-        secret.parse::<SecretName>().map_err(|error| {
-            ApiError::invalid(&format!("definition.secrets.{variable}"), format!("is invalid: {error}"))
-        })?;
-    }
-    let definition = AgentDefinition {
-        preset: new.preset,
-        command: new.command,
-        model: new.model,
-        prompt: new.prompt,
-        env,
-        secrets: new.secrets,
-        working_directory: new.working_directory,
-        output: new.output,
-        template: new.template,
-        limits: new.limits,
-    };
-    definition.check().map_err(|bad| ApiError::invalid(&format!("definition.{}", bad.field), bad.why))?;
-    Ok(definition)
-}
-
-/// Refuses limits that exceed the project's quotas.
-async fn check_quotas(app: &App, scope: &ProjectScope, definition: &AgentDefinition) -> Result<(), ApiError> {
-    let SizeWish { cpu_count, memory_mib, .. } = definition.limits.size();
-    if cpu_count.is_none() && memory_mib.is_none() {
-        return Ok(());
-    }
-    let found = app.store.quotas(scope, scope.project()).await.map_err(ApiError::store)?;
-    let Some(quotas) = found.map(|found| found.in_force) else { return Ok(()) };
-    let memory_mib = memory_mib.and_then(|memory| i64::try_from(memory).ok());
-    for (field, asked, quota, most) in [
-        ("cpu_count", cpu_count.map(i64::from), "cpus", quotas.cpus),
-        ("memory_mib", memory_mib, "memory_mib", quotas.memory_mib),
-    ] {
-        if let (Some(asked), Some(most)) = (asked, most)
-            && asked > most
-        {
-            let why =
-                format!("is {asked}, and the project's quota `{quota}` is {most}: no sandbox can have it");
-            return Err(ApiError::invalid(&format!("definition.limits.{field}"), why)
-                .hint("ask for less, or ask an operator to raise the quota; GET /api/v1/quotas shows it"));
-        }
-    }
-    Ok(())
-}
-
-fn shown(agent: AgentRow) -> Agent {
-    Agent {
-        id: agent.id.to_string(),
-        name: agent.name,
-        definition: agent.definition.map(shown_definition),
-        sealed: agent.sealed,
-        version: agent.version,
-        created_at: rfc3339(agent.created_ms),
-    }
-}
-
-fn tagged(agent: AgentRow) -> (HeaderMap, Json<Agent>) {
-    let tag = HeaderValue::try_from(format!("\"{}\"", agent.version)).expect("digits in quotes");
-    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(agent)))
-}
-
-/// Creates an agent; it acts by keys that are created for it.
+/// Creates an agent; it acts by keys that are created for it. If its template comes with the program and is not built,
+/// it is built in the background.
 #[utoipa::path(
     post, path = "/api/v1/agents", tag = "agents", request_body = NewAgent,
     responses((status = 201, body = Agent), (status = 409, body = ErrorShape, description = "the name is taken"))
@@ -124,15 +38,18 @@ pub(super) async fn create(
     Checked(request): Checked<NewAgent>,
 ) -> Result<(StatusCode, Json<Agent>), ApiError> {
     check_name(&request.name)?;
-    let definition = request.definition.map(|definition| checked(definition, None)).transpose()?;
-    if let Some(definition) = &definition {
+    let mut definition = request.definition.map(|definition| checked(definition, None)).transpose()?;
+    if let Some(definition) = &mut definition {
         check_quotas(&app, &caller.scope, definition).await?;
+        settle_template(&app, &caller.scope, definition).await?;
     }
     let new = NewRow { name: request.name.clone(), definition };
     let made = app.store.create_agent(&caller.scope, new).await;
     let agent = made.map_err(|error| ApiError::name(error, "agent", &request.name))?;
     context.made(agent.id);
-    Ok((StatusCode::CREATED, Json(shown(agent))))
+    want_template(&app, agent.definition.as_ref()).await;
+    let stocked = Stocked::of(&app, [&agent].into_iter()).await?;
+    Ok((StatusCode::CREATED, Json(shown(agent, &stocked))))
 }
 
 /// The agents of this project, oldest first.
@@ -148,7 +65,8 @@ pub(super) async fn list(
     let part = Part::of(page)?;
     let agents =
         app.store.agents(&caller.scope, part.after, part.to_fetch()).await.map_err(ApiError::store)?;
-    Ok(Json(part.page(agents, |agent| agent.id.to_string(), shown)))
+    let stocked = Stocked::of(&app, agents.iter()).await?;
+    Ok(Json(part.page(agents, |agent| agent.id.to_string(), |agent| shown(agent, &stocked))))
 }
 
 /// One agent.
@@ -162,10 +80,12 @@ pub(super) async fn detail(
     Id(agent): Id<AgentId>,
 ) -> Result<(HeaderMap, Json<Agent>), ApiError> {
     let found = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
-    found.map(tagged).ok_or_else(|| ApiError::nothing("agent", agent))
+    let found = found.ok_or_else(|| ApiError::nothing("agent", agent))?;
+    let stocked = Stocked::of(&app, [&found].into_iter()).await?;
+    Ok(tagged(found, &stocked))
 }
 
-/// Sets an agent's definition, for its next attempt.
+/// Sets an agent's definition, for its next attempt; has its template built as on creation.
 #[utoipa::path(
     put, path = "/api/v1/agents/{agent}/definition", tag = "agents", request_body = Definition,
     params(
@@ -184,14 +104,18 @@ pub(super) async fn define(
     let version = wanted_version(&headers)?;
     let before = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
     let before = before.ok_or_else(|| ApiError::nothing("agent", agent))?;
-    let definition = checked(definition, before.definition.as_ref())?;
+    let mut definition = checked(definition, before.definition.as_ref())?;
     check_quotas(&app, &caller.scope, &definition).await?;
+    settle_template(&app, &caller.scope, &mut definition).await?;
     let defined = app.store.define_agent(&caller.scope, agent, version, definition).await;
-    defined.map(tagged).map_err(|error| match error {
+    let defined = defined.map_err(|error| match error {
         AgentError::NotFound => ApiError::nothing("agent", agent),
         AgentError::Changed => changed_meanwhile(),
         AgentError::Store(error) => ApiError::store(error),
-    })
+    })?;
+    want_template(&app, defined.definition.as_ref()).await;
+    let stocked = Stocked::of(&app, [&defined].into_iter()).await?;
+    Ok(tagged(defined, &stocked))
 }
 
 /// Deletes an agent and revokes its keys. Its sandboxes stay and belong to the project.
@@ -206,21 +130,4 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     let removed = app.store.remove_agent(&caller.scope, agent).await.map_err(ApiError::store)?;
     if removed { Ok(StatusCode::NO_CONTENT) } else { Err(ApiError::nothing("agent", agent)) }
-}
-
-/// Lists the agent presets.
-#[utoipa::path(
-    get, path = "/api/v1/agent-presets", tag = "agents",
-    responses((status = 200, body = Vec<PresetInfo>))
-)]
-pub(super) async fn presets(_caller: Caller<Read>) -> Json<Vec<PresetInfo>> {
-    let known = Preset::ALL.iter().map(|&preset| PresetInfo {
-        preset,
-        title: preset.title().to_string(),
-        takes_model: preset.takes_model(),
-        usual_secret: preset.usual_secret().map(str::to_string),
-        output: preset.output(),
-        command: preset.command_shown(),
-    });
-    Json(known.collect())
 }

@@ -6,6 +6,7 @@ use coffer_core::{BuildPlan, BuildSource, StartCommand};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
+use super::agents;
 use crate::BuildError;
 use crate::dockerfile::{self, BadDockerfile, Dockerfile, DockerfileOptions};
 
@@ -99,6 +100,7 @@ pub fn definitions() -> &'static [Definition] {
     static ALL: LazyLock<Vec<Definition>> = LazyLock::new(|| {
         let mut all: Vec<Definition> =
             TEXTS.iter().map(|text| read(text).expect("a test reads every definition")).collect();
+        all.extend(agents::texts().iter().map(|text| read(text).expect("a test reads every definition")));
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
     });
@@ -182,7 +184,17 @@ mod tests {
     #[test]
     fn every_definition_can_be_built() {
         let names: Vec<&str> = definitions().iter().map(|definition| definition.name.as_str()).collect();
-        assert_eq!(names, ["agent-sandbox-dev-node22", "code-interpreter-v1", "minimal", "node", "python"]);
+        let of_agents: Vec<&str> = names
+            .iter()
+            .copied()
+            .filter(|name| name.starts_with("agent-") && *name != "agent-sandbox-dev-node22")
+            .collect();
+        let recipes = coffer_core::agent::Preset::ALL.iter().filter_map(|preset| preset.recipe());
+        let mut known: Vec<&str> = recipes.map(|recipe| recipe.template).collect();
+        known.sort_unstable();
+        assert_eq!(of_agents, known, "each recipe has a template");
+        let others: Vec<&str> = names.iter().copied().filter(|name| !of_agents.contains(name)).collect();
+        assert_eq!(others, ["agent-sandbox-dev-node22", "code-interpreter-v1", "minimal", "node", "python"]);
         for definition in definitions() {
             let name = &definition.name;
             assert!(name.parse::<coffer_core::TemplateRef>().is_ok_and(|parsed| parsed.name == *name));

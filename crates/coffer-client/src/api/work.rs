@@ -1,6 +1,6 @@
 //! Tasks, attempts, competitions and agents.
 
-use coffer_api_types::agents::{Agent, Definition, NewAgent, PresetInfo};
+use coffer_api_types::agents::{Agent, AgentSetup, AgentTest, Definition, NewAgent, PresetInfo, SetUpAgent};
 use coffer_api_types::artifacts::{Artifact, ArtifactQuery};
 use coffer_api_types::attempts::{Attempt, Cancel, Message, Move, NewMessage, Start, StepShape};
 use coffer_api_types::competitions::{
@@ -121,6 +121,16 @@ impl Client {
 
     pub async fn delete_agent(&self, id: &str) -> Result<(), Error> {
         self.delete(&at(["agents", id])).await
+    }
+
+    /// Asks the agent's program for one word; takes up to three minutes.
+    pub async fn test_agent(&self, id: &str) -> Result<AgentTest, Error> {
+        self.call(Method::POST, &at(["agents", id, "test"]), None::<&()>).await
+    }
+
+    /// Stores the key of an agent of a preset, defines the agent, and has its template built.
+    pub async fn set_up_agent(&self, preset: &str, setup: &AgentSetup) -> Result<SetUpAgent, Error> {
+        self.call(Method::PUT, &at(["agent-presets", preset, "agent"]), Some(setup)).await
     }
 
     pub async fn agent_presets(&self) -> Result<Vec<PresetInfo>, Error> {

@@ -1,11 +1,12 @@
 //! Agent definitions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use super::preset::{OutputFormat, Preset, Word};
-use crate::{LargestSize, SizeWish};
+use super::recipe::Recipe;
+use crate::{LargestSize, Limits, SizeWish};
 
 const LONGEST_PROMPT_TEMPLATE: usize = 64 * 1024;
 /// One argument of a program can have 128 KiB.
@@ -35,6 +36,10 @@ pub struct AgentDefinition {
     pub prompt: Option<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
+    /// Names in `env` whose values are hidden as secrets are. `None`, all of them: a definition of a version that hid
+    /// them all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hidden_env: Option<BTreeSet<String>>,
     /// Maps variables to names of secrets of the project.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
@@ -117,11 +122,38 @@ impl AgentDefinition {
             model: None,
             prompt: None,
             env: BTreeMap::new(),
+            hidden_env: Some(BTreeSet::new()),
             secrets: BTreeMap::new(),
             working_directory: None,
             output: None,
             template: None,
             limits: AgentLimits::default(),
+        }
+    }
+
+    /// Whether the value of a variable is hidden.
+    pub fn hides(&self, variable: &str) -> bool {
+        self.hidden_env.as_ref().is_none_or(|hidden| hidden.contains(variable))
+    }
+
+    /// The values of its environment that must be shown nowhere.
+    pub fn hidden_values(&self) -> impl Iterator<Item = &String> {
+        self.env.iter().filter(|(name, _)| self.hides(name)).map(|(_, value)| value)
+    }
+
+    /// The recipe of its program, unless it has a command of its own.
+    pub fn recipe(&self) -> Option<&'static Recipe> {
+        self.preset.recipe().filter(|_| self.command.is_none())
+    }
+
+    /// The size of its sandbox: its limits, and at least the memory that its program needs. `usual` is what a sandbox
+    /// gets without a wish.
+    pub fn size(&self, usual: Limits) -> SizeWish {
+        let wish = self.limits.size();
+        let needed = self.recipe().map_or(0, |recipe| recipe.memory_mib);
+        match wish.memory_mib {
+            None if needed > usual.memory_mib => SizeWish { memory_mib: Some(needed), ..wish },
+            _ => wish,
         }
     }
 
@@ -289,7 +321,6 @@ fn check_words(words: &[String]) -> Result<(), BadDefinition> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Limits;
 
     fn job<'a>() -> Job<'a> {
         Job {
@@ -383,5 +414,32 @@ mod tests {
         assert_eq!(limits.size().over(usual), Limits { cpu_count: 7, memory_mib: 512, ..usual });
         assert!(AgentLimits::default().size().is_none());
         assert_eq!(AgentLimits::default().size().over(usual), usual);
+    }
+
+    #[test]
+    fn a_sandbox_has_the_memory_that_its_program_needs() {
+        let small = Limits { memory_mib: 256, ..Limits::default() };
+        let opencode = AgentDefinition::of(Preset::OpenCode);
+        assert_eq!(opencode.size(small).memory_mib, Some(1024));
+        assert!(opencode.size(Limits::default()).is_none(), "it has more without a wish");
+        let limits = AgentLimits { memory_mib: Some(128), ..AgentLimits::default() };
+        let asked = AgentDefinition { limits, ..opencode };
+        assert_eq!(asked.size(small).memory_mib, Some(128), "a person's own wish counts");
+        assert!(AgentDefinition::of(Preset::Custom).size(small).is_none());
+    }
+
+    #[test]
+    fn variables_are_plain_unless_an_earlier_version_promised_to_hide_them() {
+        let env = BTreeMap::from([("A".to_string(), "one".to_string()), ("B".into(), "two".into())]);
+        let new = AgentDefinition { env, ..AgentDefinition::of(Preset::Codex) };
+        assert_eq!(new.hidden_values().count(), 0);
+        let hidden = BTreeSet::from(["B".to_string()]);
+        let some = AgentDefinition { hidden_env: Some(hidden), ..new.clone() };
+        assert_eq!(some.hidden_values().collect::<Vec<_>>(), ["two"]);
+        let old = r#"{"preset": "codex", "env": {"A": "one"}, "limits": {}}"#;
+        let old: AgentDefinition = serde_json::from_str(old).unwrap();
+        assert_eq!(old.hidden_values().collect::<Vec<_>>(), ["one"]);
+        let again: AgentDefinition = serde_json::from_str(&serde_json::to_string(&new).unwrap()).unwrap();
+        assert_eq!(again, new);
     }
 }

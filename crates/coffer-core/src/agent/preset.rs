@@ -83,17 +83,8 @@ impl Preset {
     }
 
     /// The usual variable of its key, so that a form can ask for the secret.
-    pub const fn usual_secret(self) -> Option<&'static str> {
-        match self {
-            Self::ClaudeCode => Some("ANTHROPIC_API_KEY"),
-            Self::Codex => Some("CODEX_API_KEY"),
-            Self::Gemini => Some("GEMINI_API_KEY"),
-            Self::Cursor => Some("CURSOR_API_KEY"),
-            Self::Amp => Some("AMP_API_KEY"),
-            Self::Qwen => Some("OPENAI_API_KEY"),
-            Self::Copilot => Some("GH_TOKEN"),
-            Self::OpenCode | Self::Aider | Self::Goose | Self::Custom => None,
-        }
+    pub fn usual_secret(self) -> Option<&'static str> {
+        self.logins().first().map(|login| login.variable)
     }
 
     /// The sandbox isolates them, so each is run without asking for permissions.
@@ -136,6 +127,9 @@ impl Preset {
                 Plain("--yes-always"),
                 Plain("--no-auto-commits"),
                 Plain("--no-check-update"),
+                Plain("--no-show-release-notes"),
+                // It would change the repository's own file; its files are excluded below `.git` instead.
+                Plain("--no-gitignore"),
                 Plain("--no-pretty"),
                 Plain("--no-stream"),
                 Model("--model"),
@@ -173,8 +167,10 @@ impl Preset {
                 Plain("--output-format"),
                 Plain("stream-json"),
                 Plain("--yolo"),
+                // Without it, it wants a model and a base URL in the environment as well as the key.
+                Plain("--auth-type"),
+                Plain("openai"),
                 Model("--model"),
-                Plain("--prompt"),
                 Prompt,
             ],
             Self::Copilot => {
@@ -217,6 +213,16 @@ impl Preset {
         match self {
             Self::Goose => &[("GOOSE_MODE", "auto")],
             Self::ClaudeCode => &[("DISABLE_AUTOUPDATER", "1")],
+            // The sandbox is the boundary; it refuses to work in a directory that nobody trusted.
+            Self::Gemini => &[("GEMINI_CLI_TRUST_WORKSPACE", "true")],
+            _ => &[],
+        }
+    }
+
+    /// Patterns of files that it leaves in the repository, which are no work.
+    pub const fn litter(self) -> &'static [&'static str] {
+        match self {
+            Self::Aider => &[".aider*"],
             _ => &[],
         }
     }

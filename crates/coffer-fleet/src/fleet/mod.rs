@@ -301,6 +301,11 @@ impl Fleet {
         Ok(self.engine.info().await?)
     }
 
+    /// The limits of a sandbox whose creator and template have no wish.
+    pub fn usual_limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Lets every project use these templates. Only the first call counts.
     pub fn share_templates(&self, shared: SharedTemplates) {
         if self.shared.set(shared).is_err() {

@@ -54,7 +54,7 @@ impl Fleet {
         // Before reading any output of the meantime.
         for (sandbox, agent) in self.store.agents_in_sandboxes(&self.store.operator()).await? {
             if let (Some(record), Some(definition)) = (self.any(sandbox), agent.definition) {
-                record.hidden.add(definition.env.values());
+                record.hidden.add(definition.hidden_values());
             }
         }
         Ok(())

@@ -46,7 +46,26 @@ pub struct EntryBrief {
     /// Instead of the common one.
     pub prompt: Option<String>,
     pub budget_nanos: Option<i64>,
+    /// The template of its agent; the competition's if `None`.
+    #[serde(default)]
+    pub template: Option<String>,
     pub branch: String,
+}
+
+impl RaceBrief {
+    /// The entries by the template of their agents: each group has a sandbox to fork of its own. The first group's is
+    /// the competition's.
+    pub fn groups(&self) -> Vec<(Option<&str>, Vec<&EntryBrief>)> {
+        let mut groups: Vec<(Option<&str>, Vec<&EntryBrief>)> = Vec::new();
+        for entry in &self.entries {
+            let template = entry.template.as_deref();
+            match groups.iter_mut().find(|(known, _)| *known == template) {
+                Some((_, entries)) => entries.push(entry),
+                None => groups.push((template, vec![entry])),
+            }
+        }
+        groups
+    }
 }
 
 /// The common starting point.

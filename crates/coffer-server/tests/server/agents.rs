@@ -17,7 +17,7 @@ async fn allow(app: &TestApp, cpus: i64, memory_mib: i64) {
 }
 
 fn agent(limits: &Value) -> Value {
-    json!({"name": "coder", "definition": {"preset": "codex", "limits": limits}})
+    json!({"name": "coder", "definition": {"preset": "codex", "template": "base", "limits": limits}})
 }
 
 #[tokio::test]
@@ -60,7 +60,9 @@ async fn an_agents_limits_are_those_of_its_sandbox_and_within_the_quotas() {
     assert!(message.contains("quota `cpus` is 2") && message.contains("needs 3"), "{message}");
     let define = format!("/api/v1/agents/{}/definition", made["id"].as_str().unwrap());
     app.put(&define, agent(&limits)["definition"].clone()).await.expect(422);
-    app.put(&define, json!({"preset": "codex", "limits": {"cpu_count": 2}})).await.expect(200);
+    app.put(&define, json!({"preset": "codex", "template": "base", "limits": {"cpu_count": 2}}))
+        .await
+        .expect(200);
     assert_eq!(app.engine.asked().iter().filter(|(op, _)| *op == Op::Create).count(), 1);
     app.assert_empty().await;
 }

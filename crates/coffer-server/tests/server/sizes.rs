@@ -207,7 +207,7 @@ async fn an_agent_names_only_its_own_tasks() {
 #[tokio::test]
 async fn the_sandbox_of_an_attempt_is_found_by_its_task() {
     let app = TestApp::start().await;
-    let agent = json!({"name": "coder", "definition": {"preset": "codex"}});
+    let agent = json!({"name": "coder", "definition": {"preset": "codex", "template": "base"}});
     let agent = app.post("/api/v1/agents", agent).await.expect(201).json();
     let id =
         task(&app, json!({"title": "Fix it", "repository": "local/none", "agent_id": agent["id"]})).await;

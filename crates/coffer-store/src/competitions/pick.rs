@@ -3,7 +3,7 @@
 use coffer_core::compete::CompetitionCause;
 use coffer_core::event::{CompetitionMoved, CompetitionWinner, Event};
 use coffer_core::life::Life as _;
-use coffer_core::{CompetitionId, ProjectId, RunId};
+use coffer_core::{CompetitionId, ProjectId, RunId, StepCode};
 use serde_json::json;
 use sqlx::AnyConnection;
 
@@ -11,7 +11,7 @@ use super::{CHANGE, COLUMNS, CompetitionError, CompetitionRow, ENTRY_COLUMNS, re
 use crate::columns::id;
 use crate::error::Doing;
 use crate::runs::{self, RunError};
-use crate::{ProjectScope, Store, events, now_ms};
+use crate::{ProjectScope, Store, attention, events, now_ms};
 
 /// The signal that wakes a run waiting for a pick. The winner is in the competition's row.
 pub const COMPETITION_PICKED: &str = "winner";
@@ -146,6 +146,9 @@ async fn pick(
         Ok(_) => {}
         Err(RunError::Store(error)) => return Err(error.into()),
         Err(_) => return Err(CompetitionError::NotWaiting(from)),
+    }
+    if let Some(task) = before.task {
+        attention::given(connection, project, task, StepCode::PickWanted, now).await?;
     }
     let winner = CompetitionWinner { competition, entry, by: Some(actor.to_string()) };
     events::record(connection, project, competition, Event::CompetitionWinner(winner), now).await?;

@@ -7,13 +7,15 @@ use coffer_core::compete::{
 };
 use coffer_core::event::{CompetitionEntry, CompetitionMoved, CompetitionRanked, CompetitionWinner, Event};
 use coffer_core::life::Life as _;
-use coffer_core::{CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId};
+use coffer_core::{
+    Attention, CompetitionId, ExecutionId, Millis, ProjectId, RunId, SandboxId, StepCode, TaskId,
+};
 use sqlx::{AnyConnection, Row};
 
 use super::{CHANGE, CheckNote, EntryPatch, state};
-use crate::columns::{bigint, id, json as to_json, storable};
+use crate::columns::{bigint, id, json as to_json, optional_id, storable};
 use crate::error::Doing;
-use crate::{JournalError, RunFailure, RunState, Store, StoreError, events, now_ms, runs};
+use crate::{JournalError, RunFailure, RunState, Store, StoreError, attention, events, now_ms, runs};
 
 const LONGEST_SUMMARY: usize = 16 * 1024;
 
@@ -58,6 +60,8 @@ struct Held {
     project: ProjectId,
     state: CompetitionState,
     winner: Option<i64>,
+    task: Option<TaskId>,
+    run: RunId,
     now: Millis,
 }
 
@@ -145,7 +149,7 @@ impl Store {
 async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<Held, JournalError> {
     runs::hold(connection, run, fence).await?;
     let row = sqlx::query(
-        "UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, project_id, state, winner",
+        "UPDATE competitions SET run_id = run_id WHERE run_id = $1 RETURNING id, project_id, state, winner, task_id",
     )
     .bind(run)
     .fetch_optional(connection)
@@ -157,6 +161,8 @@ async fn hold(connection: &mut AnyConnection, run: RunId, fence: i64) -> Result<
         project: id(&row, "project_id")?,
         state: state(&row)?,
         winner: row.try_get("winner").doing(CHANGE)?,
+        task: optional_id(&row, "task_id")?,
+        run,
         now: now_ms(),
     })
 }
@@ -202,6 +208,19 @@ async fn put(
         let (competition, from) = (held.competition, held.state);
         let moved = CompetitionMoved { competition, from, to, pull_url: note.pull_url, error: None };
         tell(connection, held, Event::CompetitionState(moved)).await?;
+        if let Some(task) = held.task {
+            match (from, to) {
+                (_, CompetitionState::Waiting) => {
+                    let message = "the competition has ended: pick the entry that wins".to_string();
+                    let asked = Attention { code: StepCode::PickWanted.into(), message, step: None };
+                    attention::wanted(connection, held.project, task, held.run, asked, held.now).await?;
+                }
+                (CompetitionState::Waiting, _) => {
+                    attention::given(connection, held.project, task, StepCode::PickWanted, held.now).await?;
+                }
+                _ => {}
+            }
+        }
     }
     Ok(())
 }

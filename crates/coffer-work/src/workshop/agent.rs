@@ -35,12 +35,21 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
 const SHORTEST_HIDDEN: usize = 6;
 
+/// Where an agent works.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// In the clone of a repository.
+    Repository(&'a str),
+    /// In a directory of the sandbox.
+    Directory(&'a str),
+}
+
 /// A turn of an agent.
 #[derive(Debug)]
 pub struct AgentOrder<'a> {
     /// Identifies this turn.
     pub key: &'a str,
-    pub repository: &'a str,
+    pub place: Place<'a>,
     pub definition: &'a AgentDefinition,
     pub job: Job<'a>,
     /// Added to the agent's own.
@@ -80,19 +89,23 @@ struct Watch<'a> {
 impl Workbench {
     /// Starts a turn of an agent, unless it was started before.
     pub async fn start_agent(&self, at: &Station, order: AgentOrder<'_>) -> Result<AtWork, StepError> {
-        let AgentOrder { key, repository, definition, job, env } = order;
+        let AgentOrder { key, place, definition, job, env } = order;
         let invocation = definition.invocation(&job).map_err(|error| {
             StepError::fatal(StepCode::AgentUndefined, format!("the agent cannot be run: {error}"))
         })?;
         let within = Duration::from_secs(invocation.timeout_s.unsigned_abs());
-        let values = definition.env.values().filter(|value| value.len() >= SHORTEST_HIDDEN);
+        let values = definition.hidden_values().filter(|value| value.len() >= SHORTEST_HIDDEN);
         let hidden = Patterns::new(&values.collect::<Vec<_>>());
-        let mut cwd = self.path_of(at, repository).await?;
+        let mut cwd = match place {
+            Place::Repository(name) => self.path_of(at, name).await?,
+            Place::Directory(path) => path.to_string(),
+        };
         if let Some(below) = &definition.working_directory {
             cwd = format!("{cwd}/{below}");
         }
         // Before it can write any output.
-        self.record(at).await?.hidden.add(definition.env.values());
+        self.record(at).await?.hidden.add(definition.hidden_values());
+        self.exclude_litter(at, definition, &cwd).await?;
         let mut variables = self.not_granted(at, &definition.secrets).await?;
         variables.extend(invocation.env);
         variables.extend(env);
@@ -103,7 +116,14 @@ impl Workbench {
             timeout: Some(within),
             ..Command::default()
         };
-        let execution = self.start_once(at, key, make).await?;
+        let execution = match self.start_once(at, key, make).await {
+            Ok(execution) => execution,
+            Err(error) if error.code == Code::Invalid => {
+                let program = invocation.words.first().map_or("", String::as_str);
+                return Err(self.why_not_started(at, definition, program, &cwd, error).await);
+            }
+            Err(error) => return Err(error),
+        };
         Ok(AtWork { execution, output: invocation.output, within, hidden, reported: AtomicI64::new(0) })
     }
 

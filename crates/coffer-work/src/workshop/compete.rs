@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coffer_core::agent::Job;
+use coffer_core::agent::{AgentProgress, Job};
 use coffer_core::compete::DiffSize;
 use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName, StepCode};
 use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
-use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
+use coffer_store::{EntryNote, EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
+use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
 use super::describe::{code, quoted};
 use super::heard::Progress;
 use super::repository::{branch_name, branch_order, commit_id, expect, kept_pull, plain, push_order};
 use super::sandbox::{ROOM_PAUSE, ROOM_WITHIN};
-use super::{AgentOrder, PullText, SandboxOrder, Station, Workbench};
+use super::{AgentOrder, Place, PullText, SandboxOrder, Station, Workbench};
 use coffer_fleet::{Boot, FleetError, ForkSpec, Forked, IfSilent, MemoryWish};
 
 /// How long forks live unless an agent works in them.
@@ -37,10 +38,25 @@ fn key(brief: &RaceBrief, what: &str) -> String {
     format!("run:{}/{what}", brief.run)
 }
 
-/// The keys by which an entry's sandbox is found: created with the others, or in a separate try.
+/// What the keys of a group of entries end with: nothing for the first.
+fn suffix(group: usize) -> String {
+    if group == 0 { String::new() } else { format!("-{}", group + 1) }
+}
+
+/// The key of all forks of a group.
+fn key_of_forks(brief: &RaceBrief, group: usize) -> String {
+    key(brief, &format!("forks{}", suffix(group)))
+}
+
+/// The keys by which an entry's sandbox is found: created with the others of its group, or in a separate try.
 fn keys_of_fork(brief: &RaceBrief, number: i64) -> [String; 2] {
     let alone = key(brief, &format!("fork-{number}"));
-    [format!("fork/{number}/{}", key(brief, "forks")), format!("fork/1/{alone}")]
+    let place = brief.groups().into_iter().enumerate().find_map(|(group, (_, entries))| {
+        let at = entries.iter().position(|entry| entry.number == number)?;
+        Some((group, at + 1))
+    });
+    let (group, at) = place.unwrap_or((0, usize::try_from(number).unwrap_or(0)));
+    [format!("fork/{at}/{}", key_of_forks(brief, group)), format!("fork/1/{alone}")]
 }
 
 impl Ring {
@@ -138,7 +154,61 @@ impl Ring {
     async fn size_of(&self, brief: &RaceBrief, entry: &EntryBrief) -> Result<SizeWish, StepError> {
         let agent = self.bench.store.agent(&self.scope(brief), entry.agent).await?;
         let definition = agent.and_then(|agent| agent.definition);
-        Ok(definition.map(|definition| definition.limits.size()).unwrap_or_default())
+        let usual = self.bench.fleet.usual_limits();
+        Ok(definition.map(|definition| definition.size(usual)).unwrap_or_default())
+    }
+
+    /// Finds or creates the sandbox that a group of entries is forked from.
+    async fn ensure_group(
+        &self,
+        brief: &RaceBrief,
+        group: usize,
+        template: Option<&str>,
+    ) -> Result<SandboxId, StepError> {
+        let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
+        let order = SandboxOrder {
+            key: &key(brief, &format!("source{}", suffix(group))),
+            // It has no owner: each agent may see at most its own fork.
+            agent: None,
+            task: brief.task,
+            template: template.or(brief.template.as_deref()),
+            secrets: &BTreeMap::new(),
+            metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+            size: SizeWish::default(),
+        };
+        self.bench.ensure_sandbox(self.scope(brief), order).await
+    }
+
+    /// The sandboxes that entries are forked from, by group.
+    async fn sources(&self, brief: &RaceBrief, first: SandboxId) -> Result<Vec<SandboxId>, StepError> {
+        let mut sources = vec![first];
+        for (group, (template, _)) in brief.groups().into_iter().enumerate().skip(1) {
+            sources.push(self.ensure_group(brief, group, template).await?);
+        }
+        Ok(sources)
+    }
+
+    /// Waits for the templates of all agents, and tells each entry what it waits for.
+    async fn await_templates(&self, brief: &RaceBrief, start: Start) -> Result<(), StepError> {
+        for (template, entries) in brief.groups() {
+            let numbers: Vec<i64> = entries.iter().map(|entry| entry.number).collect();
+            let tell = |doing: AgentProgress| {
+                let numbers = numbers.clone();
+                async move {
+                    for number in numbers {
+                        let note = EntryNote { doing: Some(doing.clone()), ..EntryNote::default() };
+                        let told = self.bench.store.note_entry(start.run, start.fence, number, note).await;
+                        if let Err(error) = told {
+                            tracing::debug!("could not publish progress of entry {number}: {error}");
+                        }
+                    }
+                }
+                .boxed()
+            };
+            let template = template.or(brief.template.as_deref());
+            self.bench.await_template(&self.scope(brief), template, &tell).await?;
+        }
+        Ok(())
     }
 
     /// One more try for an entry that got no sandbox.
@@ -174,6 +244,16 @@ impl Ring {
         Ok(all)
     }
 
+    /// The sandboxes that this competition created to fork them, live or ended.
+    async fn own_sources(&self, brief: &RaceBrief) -> Result<Vec<SandboxId>, StepError> {
+        let mut found = Vec::new();
+        for group in 0..brief.groups().len() {
+            let key = key(brief, &format!("source{}", suffix(group)));
+            found.extend(self.bench.find_sandbox(&self.scope(brief), &key).await?);
+        }
+        Ok(found)
+    }
+
     /// Resumes a sandbox that kept only its files while a person decided; waits for room.
     async fn awake(&self, at: &Station) -> Result<(), StepError> {
         let since = Instant::now();
@@ -201,33 +281,28 @@ impl Ring {
 
 #[async_trait::async_trait]
 impl Arena for Ring {
-    async fn ensure_source(&self, brief: &RaceBrief, _: Start) -> Result<SandboxId, StepError> {
+    async fn ensure_source(&self, brief: &RaceBrief, start: Start) -> Result<SandboxId, StepError> {
         if let Some(given) = brief.source {
             self.bench.record(&self.station(brief, given)).await?;
             return Ok(given);
         }
-        let metadata = [("competition", brief.competition.to_string()), ("run", brief.run.to_string())];
-        let order = SandboxOrder {
-            key: &key(brief, "source"),
-            // It has no owner: each agent may see at most its own fork.
-            agent: None,
-            task: brief.task,
-            template: brief.template.as_deref(),
-            secrets: &BTreeMap::new(),
-            metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
-            size: SizeWish::default(),
-        };
-        self.bench.ensure_sandbox(self.scope(brief), order).await
+        self.await_templates(brief, start).await?;
+        let first = brief.groups().first().and_then(|(template, _)| *template);
+        self.ensure_group(brief, 0, first).await
     }
 
     async fn clone(&self, brief: &RaceBrief, source: SandboxId) -> Result<Base, StepError> {
-        let at = self.station(brief, source);
-        let order = self.bench.clone_order(&brief.repository, brief.base_branch.as_deref())?;
-        let cloned = self.bench.with_git(&at, order, |git, session, order| async move {
-            git.clone_to_work(&session, order).await
-        });
-        let (branch, commit) = cloned.await?;
-        Ok(Base { branch: branch.to_string(), commit: commit.to_string() })
+        let mut base = None;
+        for source in self.sources(brief, source).await? {
+            let at = self.station(brief, source);
+            let order = self.bench.clone_order(&brief.repository, brief.base_branch.as_deref())?;
+            let cloned = self.bench.with_git(&at, order, |git, session, order| async move {
+                git.clone_to_work(&session, order).await
+            });
+            let (branch, commit) = cloned.await?;
+            base.get_or_insert(Base { branch: branch.to_string(), commit: commit.to_string() });
+        }
+        base.ok_or_else(|| StepError::fatal(StepCode::CompetitionGone, "the competition has no entry"))
     }
 
     async fn prepare(
@@ -236,41 +311,59 @@ impl Arena for Ring {
         source: SandboxId,
         command: &str,
     ) -> Result<Checked, StepError> {
-        let at = self.station(brief, source);
-        self.bench.run_check(&at, &key(brief, "prepare"), &brief.repository, command).await
+        let mut last = None;
+        for (group, source) in self.sources(brief, source).await?.into_iter().enumerate() {
+            let (at, key) = (self.station(brief, source), key(brief, &format!("prepare{}", suffix(group))));
+            let prepared = self.bench.run_check(&at, &key, &brief.repository, command).await?;
+            if !prepared.passed {
+                return Ok(prepared);
+            }
+            last = Some(prepared);
+        }
+        last.ok_or_else(|| StepError::fatal(StepCode::CompetitionGone, "the competition has no entry"))
     }
 
     async fn fork(&self, brief: &RaceBrief, source: SandboxId) -> Result<Vec<Fork>, StepError> {
-        let mut forks: Vec<Option<Fork>> = Vec::with_capacity(brief.entries.len());
-        for entry in &brief.entries {
-            let known = self.forks_of(brief, entry.number).await?;
-            forks.push(known.into_iter().find(|(_, live)| *live).map(|(sandbox, _)| Ok(sandbox)));
-        }
-        if forks.iter().all(Option::is_none) {
-            let mut sizes = Vec::with_capacity(brief.entries.len());
-            for entry in &brief.entries {
-                sizes.push(self.size_of(brief, entry).await?);
+        let sources = self.sources(brief, source).await?;
+        let mut all: BTreeMap<i64, Fork> = BTreeMap::new();
+        for (group, ((_, entries), source)) in brief.groups().into_iter().zip(sources).enumerate() {
+            let mut forks: Vec<Option<Fork>> = Vec::with_capacity(entries.len());
+            for entry in &entries {
+                let known = self.forks_of(brief, entry.number).await?;
+                forks.push(known.into_iter().find(|(_, live)| *live).map(|(sandbox, _)| Ok(sandbox)));
             }
-            let forked = self.fork_so_often(brief, source, sizes, &key(brief, "forks")).await?;
-            for (fork, child) in forks.iter_mut().zip(forked.children) {
-                *fork = child.ok().map(|row| Ok(row.id));
+            if forks.iter().all(Option::is_none) {
+                let mut sizes = Vec::with_capacity(entries.len());
+                for entry in &entries {
+                    sizes.push(self.size_of(brief, entry).await?);
+                }
+                let key = key_of_forks(brief, group);
+                let forked = self.fork_so_often(brief, source, sizes, &key).await?;
+                for (fork, child) in forks.iter_mut().zip(forked.children) {
+                    *fork = child.ok().map(|row| Ok(row.id));
+                }
+            }
+            for (entry, fork) in entries.iter().zip(forks) {
+                let fork = match fork {
+                    Some(fork) => fork,
+                    None => self.fork_alone(brief, source, entry).await,
+                };
+                all.insert(entry.number, fork);
             }
         }
-        let mut all = Vec::with_capacity(forks.len());
-        for (entry, fork) in brief.entries.iter().zip(forks) {
-            all.push(match fork {
-                Some(fork) => fork,
-                None => self.fork_alone(brief, source, entry).await,
-            });
-        }
-        Ok(all)
+        // In the order of the entries.
+        let missing = || Err(RunFailure::new(StepCode::ForkFailed, "the entry has no sandbox"));
+        Ok(brief.entries.iter().map(|entry| all.remove(&entry.number).unwrap_or_else(missing)).collect())
     }
 
     async fn leave_source(&self, brief: &RaceBrief, source: SandboxId) -> Result<(), StepError> {
         if brief.source.is_some() {
             return Ok(());
         }
-        self.bench.end_sandbox(&self.station(brief, source)).await
+        for source in self.own_sources(brief).await?.into_iter().chain([source]) {
+            self.bench.end_sandbox(&self.station(brief, source)).await?;
+        }
+        Ok(())
     }
 
     async fn run_agent(&self, lane: Lane<'_>, tell: Tell<'_>) -> Result<Raced, StepError> {
@@ -291,7 +384,7 @@ impl Arena for Ring {
         ];
         let order = AgentOrder {
             key: &key(brief, &format!("agent-{}", entry.number)),
-            repository: &brief.repository,
+            place: Place::Repository(&brief.repository),
             definition: &definition,
             job: Job {
                 title: &brief.title,
@@ -432,7 +525,7 @@ impl Arena for Ring {
             all.extend(self.forks_of(brief, entry.number).await?.into_iter().map(|(sandbox, _)| sandbox));
         }
         if brief.source.is_none() {
-            all.extend(self.bench.find_sandbox(&self.scope(brief), &key(brief, "source")).await?);
+            all.extend(self.own_sources(brief).await?);
         }
         // A key refers to a sandbox for a day, and a person may take longer to decide: use the rows too. The
         // keys have sandboxes that the rows do not have yet.

@@ -10,9 +10,12 @@ mod compete;
 mod describe;
 mod heard;
 mod making;
+mod program;
 mod repository;
 mod sandbox;
+mod stock;
 mod task;
+mod trial;
 mod trouble;
 
 use std::sync::Arc;
@@ -22,12 +25,14 @@ use coffer_core::{AgentId, LifetimePolicy, SandboxId, StepCode};
 use coffer_flow::StepError;
 use coffer_store::{AgentRow, ProjectScope, Store};
 
-pub use agent::AgentOrder;
+pub use agent::{AgentOrder, Place};
 pub use compete::Ring;
 pub use describe::{PullText, WorkDone};
 pub use making::Making;
 pub use sandbox::SandboxOrder;
+pub use stock::{Stock, StockState};
 pub use task::TaskShop;
+pub use trial::Trial;
 
 use crate::git::{Git, Signature};
 use coffer_fleet::Fleet;
@@ -44,6 +49,8 @@ pub struct Workbench {
     pub limiter: Arc<Limiter>,
     pub policy: LifetimePolicy,
     pub default_template: String,
+    /// Templates that are built when an agent needs them.
+    pub stock: Arc<dyn Stock>,
     /// The author of commits if a project has none.
     pub signature: Signature,
     /// A lookup of a sandbox waits until those being created are recorded.

@@ -13,7 +13,7 @@ use futures_util::FutureExt as _;
 use super::agent::amount;
 use super::heard::Progress;
 use super::repository::{branch_name, branch_order, expect, kept_pull, plain, push_order};
-use super::{AgentOrder, PullText, SandboxOrder, Station, WorkDone, Workbench};
+use super::{AgentOrder, Place, PullText, SandboxOrder, Station, WorkDone, Workbench};
 
 /// Works on tasks.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl TaskShop {
 
 #[async_trait::async_trait]
 impl Workshop for TaskShop {
-    async fn ensure_sandbox(&self, brief: &Brief, _: Start) -> Result<SandboxId, StepError> {
+    async fn ensure_sandbox(&self, brief: &Brief, start: Start) -> Result<SandboxId, StepError> {
         let scope = self.scope(brief);
         let left = self.allowance(brief, &AgentReport::default()).await?;
         if let (Some(left), Some(budget)) = (left, brief.budget_nanos)
@@ -83,6 +83,16 @@ impl Workshop for TaskShop {
             return Err(StepError::fatal(Code::BudgetExceeded, message));
         }
         let (_, definition) = self.bench.agent(&scope, brief.agent).await?;
+        let tell = move |doing| {
+            let note = AttemptNote { doing: Some(doing), ..AttemptNote::default() };
+            async move {
+                if let Err(error) = self.note(start, note).await {
+                    tracing::debug!("could not publish progress of run {}: {error}", start.run);
+                }
+            }
+            .boxed()
+        };
+        self.bench.await_template(&scope, definition.template.as_deref(), &tell).await?;
         let metadata = [("task", brief.task.to_string()), ("run", brief.run.to_string())];
         let order = SandboxOrder {
             key: &key(brief.run, "sandbox"),
@@ -91,7 +101,7 @@ impl Workshop for TaskShop {
             template: definition.template.as_deref(),
             secrets: &definition.secrets,
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
-            size: definition.limits.size(),
+            size: definition.size(self.bench.fleet.usual_limits()),
         };
         self.bench.ensure_sandbox(scope, order).await
     }
@@ -135,7 +145,7 @@ impl Workshop for TaskShop {
         .into();
         let order = AgentOrder {
             key: &key(brief.run, &format!("agent-{}", turn.number)),
-            repository: &brief.repository,
+            place: Place::Repository(&brief.repository),
             definition: &definition,
             job: Job {
                 title: &brief.title,
