@@ -27,6 +27,7 @@ mod forge;
 mod forks;
 mod hostile;
 mod inside;
+mod issues;
 mod kinds;
 mod lfs;
 mod lifecycle;
