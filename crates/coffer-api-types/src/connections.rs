@@ -56,6 +56,15 @@ pub struct RemoteQuery {
     pub repository: String,
 }
 
+/// Selects repositories of a forge.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ReachableQuery {
+    /// A part of the name or the description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search: Option<String>,
+}
+
 /// The outcome of a delivery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Taken {

@@ -1,7 +1,7 @@
 //! Repositories.
 
 use coffer_core::forge::ProtectionRules;
-pub use coffer_core::forge::records::{Branch, Protection, RepositoryInfo};
+pub use coffer_core::forge::records::{Branch, Protection, RemoteRepository, RepositoryInfo};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewRepository {
-    /// 1 to 64 letters, digits, `_`, `-` and `.`; unique in the project.
+    /// 1 to 64 letters, digits, `_`, `-` and `.`; unique in the project. With `url` the name there by default.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(example = "app")]
     pub name: String,
     /// For a local one, `main` by default. The first push may change it.
@@ -19,6 +20,10 @@ pub struct NewRepository {
     /// Its name on that forge: `owner/name`.
     #[schema(example = "octocat/hello-world")]
     pub remote: Option<String>,
+    /// Instead of both: its address, from which the connection is found. If the project has it, that one is returned (200).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "https://github.com/octocat/hello-world")]
+    pub url: Option<String>,
 }
 
 /// Changes to a repository.

@@ -1,5 +1,6 @@
 //! Tasks.
 
+pub use coffer_core::TaskIssue;
 use coffer_core::{AgentId, Priority, TaskId, TaskState};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -33,9 +34,11 @@ pub(crate) enum PriorityShape {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewTask {
+    /// Required, unless `issue_url` names an issue: then its title is the default.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schema(max_length = 500)]
     pub title: String,
-    /// The work that the agent is asked to do.
+    /// The work that the agent is asked to do. The text of `issue_url` is added, quoted as the words of its author.
     #[serde(default)]
     pub description: String,
     /// `todo` by default.
@@ -74,6 +77,43 @@ pub struct NewTask {
     /// What a review of its pull request does: `wait` for a person (the default), or `start` the next attempt.
     #[serde(default)]
     pub on_review: OnReview,
+    /// The issue to resolve: its address on a connected forge, its path in this API, or `repository#7`. The server reads
+    /// it, registers its repository if the project does not have it, and its pull request closes it. If a task for the
+    /// issue is open, that one is returned (200).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "https://github.com/octocat/hello-world/issues/7")]
+    pub issue_url: Option<String>,
+    /// With `issue_url`: a new task although one is open.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub another: bool,
+    /// Instead of `repository`: its address on a connected forge, from which it is registered if necessary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "https://github.com/octocat/hello-world")]
+    pub repository_url: Option<String>,
+}
+
+impl NewTask {
+    /// A task with only a title.
+    pub fn titled(title: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            description: String::new(),
+            state: None,
+            priority: None,
+            labels: Vec::new(),
+            repository: None,
+            base_branch: None,
+            agent_id: None,
+            model: None,
+            check_command: None,
+            budget: None,
+            context_id: None,
+            on_review: OnReview::default(),
+            issue_url: None,
+            another: false,
+            repository_url: None,
+        }
+    }
 }
 
 /// The place of a task in its column.
@@ -182,6 +222,9 @@ pub struct Task {
     pub updated_at: String,
     pub archived_at: Option<String>,
     pub on_review: OnReview,
+    /// The issue that it is for.
+    #[serde(default)]
+    pub issue: Option<TaskIssue>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]

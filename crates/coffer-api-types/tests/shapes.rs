@@ -297,7 +297,8 @@ fn every_shape_reads_back_what_it_writes() {
 fn every_query_reads_back_what_it_writes() {
     let queries = all![check_query:
         artifacts::ArtifactQuery, artifacts::UploadQuery, audit::AuditQuery, code::NotebookQuery,
-        competitions::CompareQuery, competitions::CompetitionQuery, connections::RemoteQuery,
+        competitions::CompareQuery, competitions::CompetitionQuery, connections::ReachableQuery,
+        connections::RemoteQuery,
         events::AfterQuery, events::EventQuery, exec::SignalQuery, exec::WatchQuery,
         executions::ExecutionQuery, executions::OutputQuery, executions::PlaceQuery,
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,

@@ -45,6 +45,7 @@ pub(crate) const fn status_of(code: Code) -> StatusCode {
         | Code::MergeConflict
         | Code::NothingToCommit
         | Code::PushRejected
+        | Code::NotConnected
         | Code::TokenExpired => StatusCode::CONFLICT,
         Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
         Code::PackTooLarge | Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -260,6 +260,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("GET POST", "/api/v1/forge/connections", STAFF),
     ("GET DELETE", "/api/v1/forge/connections/{connection}", STAFF),
     ("GET", "/api/v1/forge/connections/{connection}/permissions", STAFF),
+    ("GET", "/api/v1/forge/connections/{connection}/repositories", STAFF),
     ("GET", "/api/v1/repositories", PROJECT),
     ("POST", "/api/v1/repositories", STAFF),
     ("GET", "/api/v1/repositories/{repository}", PROJECT),

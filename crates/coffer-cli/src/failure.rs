@@ -8,6 +8,10 @@ pub(crate) const NOT_FOUND: u8 = 4;
 pub(crate) const NOT_ALLOWED: u8 = 5;
 pub(crate) const STATE: u8 = 6;
 pub(crate) const AWAY: u8 = 7;
+/// `fix`: the check failed, and the work is on its branch without a pull request.
+pub(crate) const CHECK_FAILED: u8 = 8;
+/// `fix`: the budget is spent.
+pub(crate) const BUDGET_SPENT: u8 = 9;
 /// A command timed out, as timeout(1) says it.
 pub(crate) const TIMED_OUT: u8 = 124;
 /// `exec`, `run` and `sh` failed themselves: other codes are the command's.

@@ -15,6 +15,7 @@
 
 mod agent_setup;
 mod agents;
+mod ask;
 mod bounds;
 mod code;
 mod compete;
@@ -25,6 +26,9 @@ mod escape;
 mod exec;
 mod failure;
 mod figures;
+mod fix;
+mod forge;
+mod git;
 mod login;
 mod open;
 mod pairs;
@@ -32,6 +36,7 @@ mod ports;
 mod printer;
 mod profile;
 mod project;
+mod repos;
 mod sandboxes;
 mod ssh;
 mod tasks;
@@ -118,8 +123,14 @@ pub enum Verb {
     ///
     /// Ctrl-C cancels the competition. `--detach` leaves it running.
     Compete(Box<With<compete::Compete>>),
-    /// Repositories of the project
-    Repo(With<project::Repositories>),
+    /// Let an agent resolve an issue, or do what a text says, and print the pull request
+    ///
+    /// TARGET is the address of an issue, REPOSITORY#NUMBER, or a text; `-` reads the text from stdin. For a text the
+    /// repository is that of --repo, or the git repository in --dir: if its forge is not connected, a copy of it on this
+    /// server. What is missing is asked for on a terminal. Ctrl-C cancels what was started.
+    Fix(Box<With<fix::Fix>>),
+    /// Repositories of the project, and the forges that they are on
+    Repo(With<repos::Repositories>),
     /// Coding agents of the project
     Agent(With<agents::Agents>),
     /// Volumes: directories that outlive sandboxes
@@ -203,6 +214,7 @@ impl Verb {
             Self::Ports(with) => with_server!(with),
             Self::Task(with) => with_server!(with),
             Self::Compete(with) => with_server_and_signals!(*with),
+            Self::Fix(with) => with_server_and_signals!(*with),
             Self::Repo(with) => with_server!(with),
             Self::Agent(with) => with_server!(with),
             Self::Volume(with) => with_server!(with),

@@ -1,86 +1,13 @@
-//! `repo`, `volume`, `secret`, `key`, `project`: what a project owns.
+//! `volume`, `secret`, `key`, `project`: what a project owns.
 
 use clap::{Args, Subcommand};
 use coffer_api_types::keys::{NewKeyRequest, RotateRequest};
-use coffer_api_types::pulls::PullQuery;
-use coffer_api_types::repositories::NewRepository;
 use coffer_api_types::secrets::NewValue;
 use coffer_api_types::volumes::{NewVolume, Volume};
 
 use crate::context::{Context, pick};
 use crate::failure::{Failure, Outcome};
 use crate::{agents, login, pairs};
-
-/// Repositories of the project
-#[derive(Debug, Args)]
-pub struct Repositories {
-    #[command(subcommand)]
-    verb: RepositoryVerb,
-}
-
-#[derive(Debug, Subcommand)]
-enum RepositoryVerb {
-    /// List repositories
-    Ls,
-    /// Show a repository
-    Show { repository: String },
-    /// Create a repository on this server, or connect one of a forge
-    Add {
-        name: String,
-        /// Its name on the forge, as owner/name
-        #[arg(long, value_name = "OWNER/NAME", requires = "connection")]
-        remote: Option<String>,
-        /// The connection to the forge, by its id
-        #[arg(long, value_name = "ID", requires = "remote")]
-        connection: Option<String>,
-        /// Its default branch
-        #[arg(long, value_name = "BRANCH")]
-        default_branch: Option<String>,
-    },
-    /// List branches
-    Branches { repository: String },
-    /// List pull requests
-    Pulls {
-        repository: String,
-        /// open, closed or merged
-        #[arg(long, value_name = "STATE")]
-        state: Option<String>,
-    },
-    /// Delete a repository
-    Rm { repository: String },
-}
-
-impl Repositories {
-    pub(crate) async fn run(self, context: &Context) -> Outcome {
-        let (client, printer) = (&context.client, context.printer);
-        match self.verb {
-            RepositoryVerb::Ls => {
-                let columns = ["id", "name", "kind", "remote", "default_branch", "clone_url"];
-                printer.list(&client.repositories().all().await?, &columns)?;
-            }
-            RepositoryVerb::Show { repository } => printer.show(&client.repository(&repository).await?)?,
-            RepositoryVerb::Add { name, remote, connection, default_branch } => {
-                let new = NewRepository { name, default_branch, connection_id: connection, remote };
-                let made = client.create_repository(&new).await?;
-                printer.done(made.clone_url.as_deref().unwrap_or(&made.id), &made)?;
-            }
-            RepositoryVerb::Branches { repository } => {
-                printer.list(&client.branches(&repository).all().await?, &["name", "commit", "protected"])?;
-            }
-            RepositoryVerb::Pulls { repository, state } => {
-                let query = PullQuery { state, ..PullQuery::default() };
-                let columns = ["number", "title", "state", "head", "base", "author"];
-                printer.list(&client.pulls(&repository, &query).all().await?, &columns)?;
-            }
-            RepositoryVerb::Rm { repository } => {
-                let found = client.repository(&repository).await?;
-                client.delete_repository(&found.repository.id).await?;
-                printer.done(&format!("deleted repository {}", found.repository.name), &found)?;
-            }
-        }
-        Ok(0)
-    }
-}
 
 /// Volumes: directories that outlive sandboxes
 #[derive(Debug, Args)]

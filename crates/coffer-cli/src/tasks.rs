@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use base64::Engine as _;
 use clap::{Args, Subcommand};
 use coffer_api_types::attempts::{Cancel, NewMessage, Start};
 use coffer_api_types::git::DiffQuery;
@@ -13,6 +12,7 @@ use coffer_core::TaskId;
 use crate::agents;
 use crate::context::{Context, pick};
 use crate::failure::{Failure, NOT_FOUND, Outcome, STATE};
+use crate::git::{git_in, run_git, with_key};
 use crate::pairs::{text, word};
 use crate::{escape, printer};
 
@@ -38,6 +38,9 @@ enum TaskVerb {
         /// Only of this repository
         #[arg(long, value_name = "NAME")]
         repo: Option<String>,
+        /// Only of this context
+        #[arg(long, value_name = "NAME")]
+        context: Option<String>,
         /// Only those that need a person
         #[arg(long)]
         attention: bool,
@@ -100,8 +103,12 @@ enum TaskVerb {
 
 #[derive(Debug, Args)]
 struct Add {
-    /// What is to be done, in a line
-    title: String,
+    /// What is to be done, in a line; the issue's title by default
+    #[arg(required_unless_present = "issue")]
+    title: Option<String>,
+    /// The issue to resolve: its address, or REPOSITORY#NUMBER
+    #[arg(long, value_name = "URL", conflicts_with = "repo")]
+    issue: Option<String>,
     /// The prompt; `-` reads it from stdin
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -129,6 +136,9 @@ struct Add {
     /// A label. May be repeated
     #[arg(short, long, value_name = "LABEL")]
     label: Vec<String>,
+    /// What it belongs to: any name, such as that of an experiment
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
     /// Start the first attempt at once
     #[arg(long)]
     start: bool,
@@ -149,10 +159,17 @@ impl Tasks {
         let client = &context.client;
         match self.verb {
             TaskVerb::Add(add) => return add.run(context).await,
-            TaskVerb::Ls { state, label, repo, attention } => {
+            TaskVerb::Ls { state, label, repo, context: context_id, attention } => {
                 let needs_attention = attention.then_some(true);
-                let query =
-                    TaskQuery { state, label, repository: repo, needs_attention, ..TaskQuery::default() };
+                let repository = repo;
+                let query = TaskQuery {
+                    state,
+                    label,
+                    repository,
+                    context_id,
+                    needs_attention,
+                    ..TaskQuery::default()
+                };
                 let all = client.tasks(&query).all().await?;
                 let columns = [
                     "id",
@@ -223,9 +240,7 @@ impl Tasks {
 impl Add {
     async fn run(self, context: &Context) -> Outcome {
         let new = NewTask {
-            title: self.title,
             description: text(self.prompt)?,
-            state: None,
             priority: word(self.priority)?,
             labels: self.label,
             repository: self.repo,
@@ -234,8 +249,9 @@ impl Add {
             model: self.model,
             check_command: self.check,
             budget: self.budget,
-            context_id: None,
-            on_review: Default::default(),
+            context_id: self.context,
+            issue_url: self.issue,
+            ..NewTask::titled(self.title.unwrap_or_default())
         };
         let mut task = context.client.create_task(&new).await?;
         if self.start {
@@ -323,21 +339,11 @@ async fn checkout(context: &Context, task: &Task, directory: &std::path::Path) -
         return Err(Failure::new(format!("'{branch}' is not a branch")));
     }
     let detail = context.client.repository(repository).await?;
-    let git = |words: &[&str]| {
-        let mut git = std::process::Command::new("git");
-        git.arg("-C").arg(directory).args(words);
-        git
-    };
+    let git = |words: &[&str]| git_in(directory, words);
     let mut fetch = match &detail.repository.clone_url {
         Some(url) => {
             let mut fetch = git(&["fetch", "--no-tags", url, &format!("refs/heads/{branch}")]);
-            if let Some(key) = &context.key {
-                // In the environment, not in the arguments, which other users can see.
-                let basic = base64::engine::general_purpose::STANDARD.encode(format!("coffer:{key}"));
-                fetch.env("GIT_CONFIG_COUNT", "1");
-                fetch.env("GIT_CONFIG_KEY_0", format!("http.{}.extraHeader", context.client.url()));
-                fetch.env("GIT_CONFIG_VALUE_0", format!("Authorization: Basic {basic}"));
-            }
+            with_key(&mut fetch, context);
             fetch
         }
         None => git(&["fetch", "--no-tags", "origin", &format!("refs/heads/{branch}")]),
@@ -352,13 +358,4 @@ async fn checkout(context: &Context, task: &Task, directory: &std::path::Path) -
     }
     context.printer.done(&format!("checked out {branch}"), task)?;
     Ok(0)
-}
-
-fn run_git(command: &mut std::process::Command) -> Result<(), Failure> {
-    let output = command.output().map_err(|error| Failure::new(format!("could not start git: {error}")))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
-    Err(Failure::new(format!("git failed: {said}")))
 }

@@ -66,6 +66,8 @@ pub enum Code {
     PushRejected,
     /// The token or App lacks a permission on the forge; `details.scope` names it.
     PermissionMissing,
+    /// The project has no connection to the forge of that address; `details.host` names it.
+    NotConnected,
     /// The forge no longer accepts the connection's token.
     TokenExpired,
     /// The thing has changed since the `ETag` in `If-Match`.

@@ -3,12 +3,15 @@
 //! Names come from clients and become arguments of git, so each has a grammar that is narrower than git's:
 //! none begins with `-`, contains `..`, or has a control character.
 
+mod address;
 pub mod records;
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+pub use address::{BadAddress, ForgeAddress};
 
 /// The text is not a name of that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

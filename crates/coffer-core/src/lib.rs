@@ -74,7 +74,7 @@ pub use snapshot::{SnapshotCause, SnapshotPurpose, SnapshotState};
 pub use state::{
     Boot, Cause, DestroyReason, Fault, Kept, Memory, Refused, SandboxPurpose, SandboxState, StateName,
 };
-pub use task::{Attention, Priority, TaskCause, TaskState};
+pub use task::{Attention, Priority, TaskCause, TaskIssue, TaskState};
 pub use template::{BadTemplateRef, TemplateRef};
 pub use volume::{BadMount, BadVolumeName, MOST_MOUNTS, MountPath, VolumeName, check_mounts};
 pub use volume_state::{VolumeCause, VolumeState};

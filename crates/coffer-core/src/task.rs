@@ -13,8 +13,8 @@
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-use crate::FailureCode;
 use crate::life::{Life, Refused};
+use crate::{FailureCode, RepositoryId};
 
 /// The column of the board that a task is in.
 #[derive(
@@ -29,6 +29,28 @@ pub enum TaskState {
     InReview,
     Done,
     Cancelled,
+}
+
+/// The issue that a task is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct TaskIssue {
+    /// The repository that has it.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub repository_id: RepositoryId,
+    pub number: i64,
+    /// Its page, or for a local one its path in the API.
+    pub url: String,
+    /// Who wrote it, as the forge names them.
+    pub author: String,
+    pub assignees: Vec<String>,
+}
+
+impl TaskIssue {
+    /// What the open tasks of one issue have in common.
+    pub fn key(&self) -> String {
+        format!("{}#{}", self.repository_id, self.number)
+    }
 }
 
 /// The priority of a task; the first is the most urgent.

@@ -106,6 +106,7 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
             check_command: task.check_command,
             budget_nanos: task.budget_nanos,
             pull_url: task.pull_url,
+            issue: task.issue,
         })
     }
 

@@ -67,7 +67,7 @@ impl Forges {
         Address::parse(text, self.plain_http).map(|address| address.text())
     }
 
-    fn client(&self, connection: &ConnectionRow) -> Answer<Arc<Client>> {
+    pub(crate) fn client(&self, connection: &ConnectionRow) -> Answer<Arc<Client>> {
         let mut known = self.clients.known.lock();
         if let Some(client) = known.get(&connection.id) {
             return Ok(client.clone());
@@ -90,7 +90,7 @@ impl Forges {
         Ok(client)
     }
 
-    async fn connection(&self, scope: &ProjectScope, id: ConnectionId) -> Answer<ConnectionRow> {
+    pub(crate) async fn connection(&self, scope: &ProjectScope, id: ConnectionId) -> Answer<ConnectionRow> {
         let found = self.store.connection(scope, id).await?;
         found.ok_or_else(|| ForgeError::not_found("connection", id))
     }
@@ -112,12 +112,7 @@ impl Forges {
         connection: ConnectionId,
         remote: &str,
     ) -> Answer<RepositoryRow> {
-        let client = self.client(&self.connection(scope, connection).await?)?;
-        let parsed = remote.parse().map_err(|why: &str| ForgeError::invalid("remote", why))?;
-        // A placeholder: the forge says which.
-        let default_branch = "main".parse().map_err(|_| ForgeError::invalid("remote", "has no branch"))?;
-        let forge = GitHubForge { client, remote: parsed, default_branch };
-        let info = forge.repository().await?;
+        let info = self.remote(scope, connection, remote).await?.repository().await?;
         let new = NewRepository {
             id: RepositoryId::generate(),
             name: name.clone(),
@@ -135,10 +130,7 @@ impl Forges {
         connection: ConnectionId,
         remote: &str,
     ) -> Answer<Permissions> {
-        let client = self.client(&self.connection(scope, connection).await?)?;
-        let remote = remote.parse().map_err(|why: &str| ForgeError::invalid("repository", why))?;
-        let default_branch = "main".parse().map_err(|_| ForgeError::invalid("remote", "has no branch"))?;
-        GitHubForge { client, remote, default_branch }.permissions().await
+        self.remote(scope, connection, remote).await?.permissions().await
     }
 
     /// Drops the client of a deleted connection.

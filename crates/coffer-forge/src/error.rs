@@ -13,6 +13,9 @@ use crate::git::GitError;
 pub enum ForgeError {
     #[error("{kind} {what} not found")]
     NotFound { kind: &'static str, what: String },
+    /// No connection of the project leads to this host.
+    #[error("the project has no connection to {host}")]
+    NotConnected { host: String },
     /// The credential is valid but may not do this.
     #[error("the token may not {doing}: it lacks {scope}")]
     PermissionMissing { doing: String, scope: String },

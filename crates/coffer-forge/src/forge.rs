@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 pub use coffer_core::forge::records::{
     Branch, Comment, Diff, DiffFile, InlineComment, Issue, MissingPermission, Permissions, Protection, Pull,
-    RepositoryInfo, Review, Status, Statuses,
+    RemoteRepository, RepositoryInfo, Review, Status, Statuses,
 };
 use coffer_core::forge::{
     BranchName, CommitId, DiffSide, IssueState, MergeMethod, StatusContext, StatusState, Verdict,

@@ -23,6 +23,7 @@ mod git;
 mod github;
 mod lfs;
 mod local;
+mod locate;
 mod passes;
 mod refusal;
 mod serve;
@@ -47,7 +48,7 @@ pub use error::ForgeError;
 pub use forge::{
     Branch, Comment, Diff, DiffFile, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder,
     MissingPermission, NewInlineComment, NewPull, NewReview, NewStatus, Part, Permissions, Protection, Pull,
-    PullChange, PullFilter, RepositoryInfo, Review, Status, Statuses, Upstream,
+    PullChange, PullFilter, RemoteRepository, RepositoryInfo, Review, Status, Statuses, Upstream,
 };
 use git::{Git, Shelf};
 pub use git::{GitLimits, GitProcesses, GitRunner, has_landlock};

@@ -462,6 +462,8 @@ fn shown_issue(row: IssueRow) -> Issue {
         body: row.body,
         state: row.state,
         author: row.author,
+        labels: Vec::new(),
+        assignees: Vec::new(),
         web_url: None,
         created_at: time_text(row.created_ms),
         updated_at: time_text(row.updated_ms),

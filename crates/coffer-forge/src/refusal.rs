@@ -13,6 +13,9 @@ impl From<&ForgeError> for Refusal {
         let seconds = |wait: &Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).max(1);
         match error {
             ForgeError::NotFound { .. } => Self::new(Code::NotFound, message),
+            ForgeError::NotConnected { host } => Self::new(Code::NotConnected, message)
+                .details(json!({ "host": host }))
+                .hint("connect it: `coffer repo connect github`, or Settings, Connections in the web UI"),
             ForgeError::PermissionMissing { scope, .. } => Self::new(Code::PermissionMissing, message)
                 .details(json!({ "scope": scope }))
                 .hint("grant the token or App that permission on the forge, then retry"),

@@ -97,6 +97,9 @@ pub struct ServerConfig {
     /// For tests: runs competitions instead of sandboxes.
     #[doc(hidden)]
     pub arena: Option<OtherArena>,
+    /// For tests: forges may be reached without TLS.
+    #[doc(hidden)]
+    pub plain_forges: bool,
     /// The server's own directory, which has the output.
     pub server_dir: PathBuf,
     /// The files of the web UI; empty if the program was built without.
@@ -133,6 +136,7 @@ impl Default for ServerConfig {
             trusted_proxies: TrustedProxies::default(),
             workshop: None,
             arena: None,
+            plain_forges: false,
             server_dir: PathBuf::from("."),
             ui: &[],
         }
@@ -467,7 +471,7 @@ async fn forges(
         },
         git_processes: config.git_processes.clone(),
         min_free_disk: config.limits.min_free_disk.as_bytes(),
-        plain_http: false,
+        plain_http: config.plain_forges,
         private_hosts: config.forge.hosts().unwrap_or_default(),
         extra_roots: config.extra_roots.clone(),
     };

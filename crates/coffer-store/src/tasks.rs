@@ -4,11 +4,12 @@
 
 mod attempts;
 mod change;
+mod issues;
 mod review;
 mod talk;
 
 use coffer_core::event::{Event, TaskMoved};
-use coffer_core::{AgentId, Attention, Millis, Priority, ProjectId, RunId, TaskId, TaskState};
+use coffer_core::{AgentId, Attention, Millis, Priority, ProjectId, RunId, TaskId, TaskIssue, TaskState};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -60,6 +61,8 @@ pub struct TaskRow {
     pub archived_ms: Option<Millis>,
     /// Whether a review of its pull request starts the next attempt.
     pub starts_on_review: bool,
+    /// The issue that it is for.
+    pub issue: Option<TaskIssue>,
 }
 
 /// A new task.
@@ -143,7 +146,7 @@ pub enum TaskError {
 
 const COLUMNS: &str = "id, project_id, title, description, state, attention, priority, place, labels, repository, \
                        base_branch, branch, agent_id, model, check_command, budget_nanos, context_id, run_id, \
-                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review";
+                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review, issue";
 
 /// The data of a move.
 struct Moved<'a> {
@@ -401,7 +404,7 @@ fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {
     let text = |column: &str| row.try_get::<Option<String>, _>(column).doing(READ);
     let rank: i64 = row.try_get("priority").doing(READ)?;
     let priority = Priority::ALL.iter().copied().find(|priority| priority.rank() == rank);
-    let attention = text("attention")?;
+    let (attention, issue) = (text("attention")?, text("issue")?);
     Ok(TaskRow {
         id: id(row, "id")?,
         project: id(row, "project_id")?,
@@ -430,5 +433,6 @@ fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {
         updated_ms: row.try_get("updated_ms").doing(READ)?,
         archived_ms: row.try_get("archived_ms").doing(READ)?,
         starts_on_review: row.try_get::<String, _>("on_review").doing(READ)? == "start",
+        issue: issue.map(|text| serde_json::from_str(&text).map_err(unreadable)).transpose()?,
     })
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use coffer_api_types::connections::{AppIds, Connection, NewConnection, Permissions, RemoteQuery, Taken};
+use coffer_api_types::connections::{
+    AppIds, Connection, NewConnection, Permissions, ReachableQuery, RemoteQuery, Taken,
+};
+use coffer_api_types::repositories::RemoteRepository;
 use coffer_core::ConnectionId;
 use coffer_core::forge::ForgeKind;
 use coffer_forge::{Delivery, GITHUB, WebhookError};
@@ -16,7 +19,7 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::page::Part;
-use super::repositories::field;
+use super::repositories::{field, forge_part, listed};
 use crate::app::App;
 use crate::auth::{Admin, Caller, Id, Read};
 use crate::body::Checked;
@@ -171,6 +174,27 @@ pub(super) async fn permissions(
 ) -> Result<Json<Permissions>, ApiError> {
     let told = app.forges.permissions(&caller.scope, connection, &query.repository).await;
     told.map(Json).map_err(ApiError::forge)
+}
+
+/// The repositories that a connection's credential can see, those that were pushed to last first.
+#[utoipa::path(
+    get, path = "/api/v1/forge/connections/{connection}/repositories", tag = "forge",
+    params(("connection" = String, Path), ReachableQuery, PageQuery),
+    responses((status = 200, body = Page<RemoteRepository>), (status = 409, body = ErrorShape))
+)]
+pub(super) async fn repositories(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Id(connection): Id<ConnectionId>,
+    Query(query): Query<ReachableQuery>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<RemoteRepository>>, ApiError> {
+    let search = query.search.unwrap_or_default();
+    if search.len() > 200 {
+        return Err(ApiError::invalid("search", "must have at most 200 bytes"));
+    }
+    let found = app.forges.reachable(&caller.scope, connection, &search, forge_part(page)?).await;
+    Ok(listed(found.map_err(ApiError::forge)?))
 }
 
 /// Receives webhooks of the forge. `X-Hub-Signature-256` must be valid; a delivery is recorded once.

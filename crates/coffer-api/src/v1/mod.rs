@@ -21,6 +21,7 @@ mod host;
 mod inside;
 mod keys;
 mod limits;
+mod locate;
 mod logs;
 mod page;
 mod policy;
@@ -183,6 +184,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(connections::create, connections::list))
         .routes(routes!(connections::detail, connections::remove))
         .routes(routes!(connections::permissions))
+        .routes(routes!(connections::repositories))
         .routes(routes!(connections::webhook))
         .routes(routes!(artifacts::create, artifacts::list))
         .routes(routes!(artifacts::upload))

@@ -18,6 +18,7 @@ use futures_util::StreamExt;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
+use super::locate;
 use super::page::Part;
 use crate::app::App;
 use crate::auth::{Admin, Caller, Need, Read, Write};
@@ -116,13 +117,14 @@ pub(super) fn listed<T>(listed: Listed<T>) -> Json<Page<T>> {
 }
 
 /// Creates an empty repository on this server, to push to its `clone_url` or to import a bundle; or, with
-/// `connection_id` and `remote`, registers one of another forge.
+/// `connection_id` and `remote`, or with `url`, registers one of another forge.
 #[utoipa::path(
     post, path = "/api/v1/repositories", tag = "repositories", request_body = NewRepository,
     responses(
         (status = 201, body = Repository),
+        (status = 200, body = Repository, description = "the project has the one at this `url`"),
         (status = 404, body = ErrorShape, description = "no such connection"),
-        (status = 409, body = ErrorShape, description = "the name is taken")
+        (status = 409, body = ErrorShape, description = "the name is taken, or no connection leads to the `url`")
     )
 )]
 pub(super) async fn create(
@@ -132,6 +134,24 @@ pub(super) async fn create(
     headers: HeaderMap,
     Checked(new): Checked<NewRepository>,
 ) -> Result<(StatusCode, Json<Repository>), ApiError> {
+    if let Some(url) = &new.url {
+        let others = new.connection_id.is_some() || new.remote.is_some() || new.default_branch.is_some();
+        if others {
+            return Err(ApiError::invalid(
+                "url",
+                "stands for connection_id, remote and default_branch: leave them out",
+            ));
+        }
+        if !new.name.is_empty() {
+            return Err(ApiError::invalid("name", "comes from the address in `url`: leave it out"));
+        }
+        let (found, is_new) = locate::repository_at(&app, &caller.scope, "url", url, &headers).await?;
+        if is_new {
+            context.made(found.id);
+        }
+        let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+        return Ok((status, Json(shown(found, &headers))));
+    }
     let name: RepositoryName = field("name", &new.name)?;
     let made = match (new.connection_id, new.remote) {
         (None, None) => {

@@ -1,5 +1,6 @@
 //! Tasks. Their attempts and messages are in `work`.
 
+mod origin;
 mod shape;
 mod work;
 
@@ -55,19 +56,28 @@ async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<Ta
     row.ok_or_else(|| ApiError::nothing("task", task))
 }
 
-/// Puts a task on the board, at the end of its column.
+/// Puts a task on the board, at the end of its column. With `issue_url` the task is for that issue, and the open task for
+/// it is returned if there is one.
 #[utoipa::path(
     post, path = "/api/v1/tasks", tag = "tasks", request_body = NewTask,
-    responses((status = 201, body = Task, headers(("ETag" = String), ("Location" = String))))
+    responses(
+        (status = 201, body = Task, headers(("ETag" = String), ("Location" = String))),
+        (status = 200, body = Task, headers(("ETag" = String), ("Location" = String)),
+            description = "the open task for this issue"),
+        (status = 409, body = ErrorShape, description = "no connection leads to the forge of the address")
+    )
 )]
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Caller<Write>,
     context: Context,
-    Checked(request): Checked<NewTask>,
+    asked_at: HeaderMap,
+    Checked(mut request): Checked<NewTask>,
 ) -> Result<(StatusCode, HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
     let on_review = request.on_review;
+    let origin = origin::of(&app, &caller, &mut request, &asked_at).await?;
+    let another = request.another;
     let request = shape::checked_new(request)?;
     let new = NewRow {
         title: request.title,
@@ -84,10 +94,15 @@ pub(super) async fn create(
         context_id: request.context_id,
         actor: actor(&caller),
     };
-    let made = app.store.create_task(&caller.scope, new).await;
-    let mut task = made.map_err(|error| refusal(error, TaskId::generate()))?;
-    context.made(task.id);
-    if on_review == OnReview::Start {
+    let made = match origin {
+        None => app.store.create_task(&caller.scope, new).await.map(|task| (task, true)),
+        Some(issue) => app.store.create_task_for_issue(&caller.scope, new, issue, another).await,
+    };
+    let (mut task, is_new) = made.map_err(|error| refusal(error, TaskId::generate()))?;
+    if is_new {
+        context.made(task.id);
+    }
+    if is_new && on_review == OnReview::Start {
         let set = app.store.set_on_review(&caller.scope, task.id, true).await;
         set.map_err(|error| refusal(error, task.id))?;
         task = found(&app, &caller, task.id).await?;
@@ -95,7 +110,7 @@ pub(super) async fn create(
     let place = HeaderValue::try_from(format!("/api/v1/tasks/{}", task.id)).expect("letters and digits");
     let (mut headers, body) = tagged(task);
     headers.insert(header::LOCATION, place);
-    Ok((StatusCode::CREATED, headers, body))
+    Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, headers, body))
 }
 
 /// The tasks of this project; an agent sees only its own.

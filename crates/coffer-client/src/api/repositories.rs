@@ -1,13 +1,13 @@
 //! Repositories, their branches and pull requests, and connections to forges.
 
-use coffer_api_types::connections::{Connection, NewConnection};
+use coffer_api_types::connections::{Connection, NewConnection, Permissions, ReachableQuery, RemoteQuery};
 use coffer_api_types::pulls::{Comment, Diff, GiveReview, Merge, OpenPull, Pull, PullQuery, Review, Say};
 use coffer_api_types::repositories::{
-    Branch, ChangedRepository, NewRepository, Repository, RepositoryDetail,
+    Branch, ChangedRepository, NewRepository, RemoteRepository, Repository, RepositoryDetail,
 };
 use http::Method;
 
-use crate::client::{Client, at};
+use crate::client::{Client, at, encode, with_query};
 use crate::error::Error;
 use crate::pages::Pages;
 
@@ -87,5 +87,15 @@ impl Client {
 
     pub async fn delete_connection(&self, id: &str) -> Result<(), Error> {
         self.delete(&at(["forge", "connections", id])).await
+    }
+    /// Repositories of the forge that the connection's credential can see.
+    pub fn reachable_repositories(&self, id: &str, query: &ReachableQuery) -> Pages<RemoteRepository> {
+        self.list(at(["forge", "connections", id, "repositories"]), query)
+    }
+
+    /// What the connection's credential lacks for work on a repository.
+    pub async fn connection_permissions(&self, id: &str, remote: &str) -> Result<Permissions, Error> {
+        let query = encode(&RemoteQuery { repository: remote.to_string() });
+        self.get(&with_query(at(["forge", "connections", id, "permissions"]), &query)).await
     }
 }

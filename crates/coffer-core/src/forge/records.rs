@@ -131,10 +131,30 @@ pub struct Issue {
     #[cfg_attr(feature = "schema", schema(value_type = String, example = "open"))]
     pub state: IssueState,
     pub author: String,
+    /// Empty on the local forge, which has none.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    #[serde(default)]
+    pub assignees: Vec<String>,
     pub web_url: Option<String>,
     pub created_at: String,
     pub updated_at: String,
     pub closed_at: Option<String>,
+}
+
+/// A repository of a forge that a connection can reach.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RemoteRepository {
+    /// `owner/name`, as `remote` of a new repository.
+    pub remote: String,
+    pub description: Option<String>,
+    pub private: bool,
+    pub archived: bool,
+    /// Whether the credential may push to it.
+    pub can_push: bool,
+    pub default_branch: Option<String>,
+    pub web_url: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The trait between runs of tasks and sandboxes, git and forges.
 
 use coffer_core::agent::AgentReport;
-use coffer_core::{AgentId, ExecutionId, ProjectId, RunId, SandboxId, TaskId};
+use coffer_core::{AgentId, ExecutionId, ProjectId, RunId, SandboxId, TaskId, TaskIssue};
 use serde::{Deserialize, Serialize};
 
 use crate::{Start, StepError};
@@ -31,6 +31,9 @@ pub struct Brief {
     /// The pull request of an earlier attempt, if there is one.
     #[serde(default)]
     pub pull_url: Option<String>,
+    /// The issue that the pull request closes.
+    #[serde(default)]
+    pub issue: Option<TaskIssue>,
 }
 
 /// One turn of an agent.

@@ -15,10 +15,11 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
 
 use super::app::{self, InstallationToken};
-use super::convert::strange;
+use super::convert::{list, repository, strange};
 use super::limit::{self, Limits};
 use super::transport::{Address, LONGEST_ANSWER, Silence, Transport};
 use crate::ForgeError;
+use crate::forge::RemoteRepository;
 use coffer_http::breaker::{Breaker, Policy, Standing};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -170,6 +171,23 @@ impl Client {
         let answer = self.ask_as(&ask, &proof).await?;
         let what = ("installation of the App", installation_id.to_string());
         Ok(Some(json_of(&checked(answer, "see its installation", &what)?)?["permissions"].take()))
+    }
+
+    /// A page of the repositories that the credential can see; `None` for one that cannot be read.
+    pub(crate) async fn repositories(&self, page: u32, size: usize) -> Answer<Vec<Option<RemoteRepository>>> {
+        let what = || ("repositories of the connection", "the".to_string());
+        let part = format!("per_page={size}&page={page}");
+        let told = match &self.credential {
+            Credential::Token { .. } => {
+                let path = format!("/user/repos?sort=pushed&{part}");
+                self.json(Method::GET, &path, None, "list repositories", what()).await?
+            }
+            Credential::App { .. } => {
+                let path = format!("/installation/repositories?{part}");
+                self.json(Method::GET, &path, None, "list repositories", what()).await?["repositories"].take()
+            }
+        };
+        Ok(list(&told)?.iter().map(repository).collect())
     }
 
     /// Requests JSON.

@@ -4,12 +4,14 @@ use coffer_core::forge::{BranchName, CommitId, DiffSide, IssueState, PullState, 
 use serde_json::Value;
 
 use crate::ForgeError;
-use crate::forge::{Branch, Comment, DiffFile, InlineComment, Issue, Pull, Review, Status};
+use crate::forge::{Branch, Comment, DiffFile, InlineComment, Issue, Pull, RemoteRepository, Review, Status};
 
 type Answer<T> = Result<T, ForgeError>;
 
 /// The longest text; longer ones are cut.
 const LONGEST: usize = 256 * 1024;
+/// Most labels or assignees of an issue.
+const MOST_NAMES: usize = 50;
 
 pub(crate) fn strange(what: &str) -> ForgeError {
     ForgeError::Strange(what.to_string())
@@ -104,10 +106,30 @@ pub(crate) fn issue(told: &Value) -> Answer<Issue> {
         body: words(&told["body"]),
         state: if told["state"] == "open" { IssueState::Open } else { IssueState::Closed },
         author: author(told),
+        labels: names(&told["labels"], "name"),
+        assignees: names(&told["assignees"], "login"),
         web_url: text(&told["html_url"]),
         created_at: when(&told["created_at"]).unwrap_or_default(),
         updated_at: when(&told["updated_at"]).unwrap_or_default(),
         closed_at: when(&told["closed_at"]),
+    })
+}
+
+/// The names in a list of objects, or of texts: a label may be either.
+fn names(told: &Value, field: &str) -> Vec<String> {
+    let all = told.as_array().into_iter().flatten().take(MOST_NAMES);
+    all.filter_map(|one| text(&one[field]).or_else(|| text(one))).collect()
+}
+
+pub(crate) fn repository(told: &Value) -> Option<RemoteRepository> {
+    Some(RemoteRepository {
+        remote: text(&told["full_name"])?,
+        description: text(&told["description"]).map(|text| text.chars().take(300).collect()),
+        private: told["private"].as_bool().unwrap_or(true),
+        archived: told["archived"].as_bool().unwrap_or(false),
+        can_push: told["permissions"]["push"].as_bool().unwrap_or(false),
+        default_branch: text(&told["default_branch"]),
+        web_url: text(&told["html_url"]),
     })
 }
 

@@ -70,6 +70,13 @@ impl Address {
         }
     }
 
+    /// The host of its pages and of git, with its port if that is not HTTPS's own.
+    pub(crate) fn web_host(&self) -> String {
+        let base = self.git_base().to_ascii_lowercase();
+        let host = base.split_once("://").map_or(base.as_str(), |(_, host)| host);
+        host.strip_suffix(":443").unwrap_or(host).to_string()
+    }
+
     /// The path of a redirect below our own prefix, if it leads to this address.
     pub(super) fn within(&self, location: &str) -> Option<String> {
         let rest = location.strip_prefix(&self.text()).or_else(|| location.strip_prefix(&self.prefix))?;

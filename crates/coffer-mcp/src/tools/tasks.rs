@@ -1,7 +1,7 @@
 //! Tasks on the project's board.
 
 use coffer_api_types::attempts::{Attempt, Start};
-use coffer_api_types::tasks::{NewTask, OnReview, Task, TaskQuery};
+use coffer_api_types::tasks::{NewTask, Task, TaskQuery};
 use coffer_core::{AgentId, Priority};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -143,19 +143,15 @@ async fn create(call: Call, input: Create) -> Result<Outcome<Shown>, Failure> {
         })?),
     };
     let new = NewTask {
-        title: input.title,
         description: input.description,
-        state: None,
         priority,
         labels: input.labels,
         repository: input.repository,
         base_branch: input.base_branch,
         agent_id: agent_of(input.agent_id)?,
-        model: None,
         check_command: input.check_command,
         budget: input.budget,
-        context_id: None,
-        on_review: OnReview::default(),
+        ..NewTask::titled(input.title)
     };
     let task = shown(call.client.create_task(&new).await?);
     Ok(Outcome::new(format!("created task {}", line(&task)), task))

@@ -28,6 +28,7 @@ mod forge;
 mod forks;
 mod hostile;
 mod inside;
+mod issues;
 mod kinds;
 mod lfs;
 mod lifecycle;

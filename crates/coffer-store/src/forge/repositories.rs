@@ -3,8 +3,8 @@
 use coffer_core::event::{Event, Protected, RepositoryChanged, RepositoryCreated, RepositoryRemoved};
 use coffer_core::forge::{BranchName, ForgeKind, ProtectionRules, RepositoryName};
 use coffer_core::{ConnectionId, Millis, ProjectId, RepositoryId};
-use sqlx::Row;
 use sqlx::any::AnyRow;
+use sqlx::{AnyConnection, Row};
 
 use super::{ForgeRecordError, word};
 use crate::columns::{id, number, optional_id, optional_text, text};
@@ -55,11 +55,53 @@ impl Store {
         scope: &ProjectScope,
         new: NewRepository,
     ) -> Result<RepositoryRow, ForgeRecordError> {
+        let row = self.new_row(scope, new);
+        let insert = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                // Locks the project's row, so that the count stays right.
+                lock_project(connection, row.project, CHANGE).await?;
+                insert(connection, row).await
+            })
+        });
+        insert.await
+    }
+
+    /// The same for one of another forge; returns the existing record if the project already has that remote.
+    pub async fn adopt_repository(
+        &self,
+        scope: &ProjectScope,
+        new: NewRepository,
+    ) -> Result<RepositoryRow, ForgeRecordError> {
+        let row = self.new_row(scope, new);
+        let adopt = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                lock_project(connection, row.project, CHANGE).await?;
+                let sql = format!(
+                    "SELECT {COLUMNS} FROM repositories WHERE project_id = $1 AND connection_id = $2
+                         AND LOWER(remote) = LOWER($3) AND removed_ms IS NULL ORDER BY id LIMIT 1"
+                );
+                let known = sqlx::query(sqlx::AssertSqlSafe(sql))
+                    .bind(row.project)
+                    .bind(row.connection)
+                    .bind(row.remote.clone())
+                    .fetch_optional(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                match known {
+                    Some(known) => Ok(read(&known)?),
+                    None => insert(connection, row).await,
+                }
+            })
+        });
+        adopt.await
+    }
+
+    fn new_row(&self, scope: &ProjectScope, new: NewRepository) -> RepositoryRow {
         let (kind, connection_id, remote) = match new.elsewhere {
             Some((kind, connection, remote)) => (kind, Some(connection), Some(remote)),
             None => (ForgeKind::Local, None, None),
         };
-        let row = RepositoryRow {
+        RepositoryRow {
             id: new.id,
             project: scope.project(),
             name: new.name,
@@ -69,63 +111,7 @@ impl Store {
             default_branch: new.default_branch,
             installation: if kind == ForgeKind::Local { self.installation() } else { None },
             created_ms: now_ms(),
-        };
-        let insert = self.database().write(CHANGE, move |connection| {
-            Box::pin(async move {
-                let project = row.project.to_string();
-                // Locks the project's row, so that the count stays right.
-                lock_project(connection, row.project, CHANGE).await?;
-                let live = sqlx::query(
-                    "SELECT COUNT(*) AS live FROM repositories WHERE project_id = $1 AND removed_ms IS NULL",
-                )
-                .bind(project.clone())
-                .fetch_one(&mut *connection)
-                .await
-                .doing(CHANGE)?;
-                if number(&live, "live")? >= MOST_REPOSITORIES {
-                    return Err(ForgeRecordError::TooMany(MOST_REPOSITORIES));
-                }
-                if let Some(way) = row.connection {
-                    let known = sqlx::query(
-                        "SELECT id FROM forge_connections
-                         WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL",
-                    )
-                    .bind(way)
-                    .bind(project.clone())
-                    .fetch_optional(&mut *connection)
-                    .await
-                    .doing(CHANGE)?;
-                    if known.is_none() {
-                        return Err(ForgeRecordError::NotFound);
-                    }
-                }
-                let inserted = sqlx::query(
-                    "INSERT INTO repositories (id, project_id, name, kind, connection_id, remote, default_branch,
-                         installation, created_ms)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
-                )
-                .bind(row.id)
-                .bind(project)
-                .bind(row.name.as_str())
-                .bind(row.kind.as_str())
-                .bind(row.connection)
-                .bind(row.remote.clone())
-                .bind(row.default_branch.as_str())
-                .bind(row.installation.clone())
-                .bind(row.created_ms)
-                .execute(&mut *connection)
-                .await
-                .doing(CHANGE)?;
-                if inserted.rows_affected() == 0 {
-                    return Err(ForgeRecordError::Taken { number: None });
-                }
-                let (name, remote) = (row.name.clone(), row.remote.clone());
-                let event = Event::RepositoryCreated(RepositoryCreated { name, kind: row.kind, remote });
-                events::record(connection, row.project, row.id, event, row.created_ms).await?;
-                Ok(row)
-            })
-        });
-        insert.await
+        }
     }
 
     /// The repository of that id or name.
@@ -336,6 +322,61 @@ impl Store {
         });
         set.await
     }
+}
+
+/// Inserts a repository, with the project's row locked.
+async fn insert(
+    connection: &mut AnyConnection,
+    row: RepositoryRow,
+) -> Result<RepositoryRow, ForgeRecordError> {
+    let project = row.project.to_string();
+    let live =
+        sqlx::query("SELECT COUNT(*) AS live FROM repositories WHERE project_id = $1 AND removed_ms IS NULL")
+            .bind(project.clone())
+            .fetch_one(&mut *connection)
+            .await
+            .doing(CHANGE)?;
+    if number(&live, "live")? >= MOST_REPOSITORIES {
+        return Err(ForgeRecordError::TooMany(MOST_REPOSITORIES));
+    }
+    if let Some(way) = row.connection {
+        let known = sqlx::query(
+            "SELECT id FROM forge_connections
+             WHERE id = $1 AND project_id = $2 AND removed_ms IS NULL",
+        )
+        .bind(way)
+        .bind(project.clone())
+        .fetch_optional(&mut *connection)
+        .await
+        .doing(CHANGE)?;
+        if known.is_none() {
+            return Err(ForgeRecordError::NotFound);
+        }
+    }
+    let inserted = sqlx::query(
+        "INSERT INTO repositories (id, project_id, name, kind, connection_id, remote, default_branch,
+             installation, created_ms)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
+    )
+    .bind(row.id)
+    .bind(project)
+    .bind(row.name.as_str())
+    .bind(row.kind.as_str())
+    .bind(row.connection)
+    .bind(row.remote.clone())
+    .bind(row.default_branch.as_str())
+    .bind(row.installation.clone())
+    .bind(row.created_ms)
+    .execute(&mut *connection)
+    .await
+    .doing(CHANGE)?;
+    if inserted.rows_affected() == 0 {
+        return Err(ForgeRecordError::Taken { number: None });
+    }
+    let (name, remote) = (row.name.clone(), row.remote.clone());
+    let event = Event::RepositoryCreated(RepositoryCreated { name, kind: row.kind, remote });
+    events::record(connection, row.project, row.id, event, row.created_ms).await?;
+    Ok(row)
 }
 
 fn read(row: &AnyRow) -> Result<RepositoryRow, StoreError> {

@@ -12,6 +12,7 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::attempts::{begin, cancel_runs};
 use super::change::{hold, is_busy};
+use super::issues::close_issue;
 use super::{CHANGE, Moved, READ, TaskError, TaskRow, moved};
 use crate::columns::{id, json as to_json, number, optional_text, storable, text};
 use crate::error::Doing;
@@ -314,6 +315,7 @@ async fn heed(
             let to = before.state.after(TaskCause::Merged).map_err(StoreError::Refused)?;
             let from = Some(before.state);
             set(connection, task, Some(to), None, now).await?;
+            close_issue(connection, &before, now).await?;
             let reason = "its pull request was merged";
             let (project, actor) = (scope.project(), Some("forge"));
             moved(connection, &Moved { task, project, from, to, reason, actor, now }).await?;

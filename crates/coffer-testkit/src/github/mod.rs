@@ -3,7 +3,7 @@
 
 mod description;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -39,12 +39,18 @@ pub struct World {
     pub asked: Vec<String>,
     pub minted: u32,
     pub proofs: Vec<String>,
-    pulls: Vec<Value>,
+    /// What each may do with the repository: `admin`, `write`, `read` or `none`.
+    pub permissions: HashMap<String, String>,
+    /// Names of further repositories that the token sees.
+    pub others: Vec<String>,
+    /// Events of issues, newest first.
+    pub events: Vec<Value>,
+    pub statuses: Vec<Value>,
+    pub comments: Vec<Value>,
+    pub pulls: Vec<Value>,
     issues: Vec<Value>,
-    comments: Vec<Value>,
     reviews: Vec<Value>,
     lines: Vec<Value>,
-    statuses: Vec<Value>,
 }
 
 #[derive(Debug)]
@@ -97,6 +103,54 @@ impl FakeGitHub {
 
     pub fn mood(&self, mood: Mood) {
         self.world.lock().unwrap().moods.push_back(mood);
+    }
+
+    /// Somebody opens an issue on its pages; returns its number.
+    pub fn open_issue(&self, author: &str, title: &str, body: &str, labels: &[&str]) -> i64 {
+        let mut world = self.world.lock().unwrap();
+        let all = operations();
+        let mut issue =
+            all.iter().find(|o| o.path.ends_with("/issues/{issue_number}")).unwrap().example.clone();
+        issue.as_object_mut().unwrap().remove("pull_request");
+        (issue["title"], issue["body"], issue["state"]) = (json!(title), json!(body), json!("open"));
+        issue["user"]["login"] = json!(author);
+        issue["labels"] = labels.iter().map(|name| json!({"id": 1, "name": name})).collect();
+        issue["number"] = json!(world.issues.len() + 1);
+        issue["html_url"] = json!(format!("{}/octo/app/issues/{}", self.web(), world.issues.len() + 1));
+        world.issues.push(issue);
+        i64::try_from(world.issues.len()).unwrap()
+    }
+
+    /// Something happens to an issue on its pages: `labeled` with a label, `assigned` with a login.
+    pub fn issue_event(&self, number: i64, event: &str, actor: &str, about: &str) {
+        let mut world = self.world.lock().unwrap();
+        let id = world.events.len() + 100;
+        let issue = world.issues[usize::try_from(number - 1).unwrap()].clone();
+        let told = json!({
+            "id": id, "event": event, "issue": issue, "actor": {"login": actor, "type": "User"},
+            "label": {"name": about, "color": "fff"}, "assignee": {"login": about, "type": "User"},
+            "created_at": jiff::Timestamp::now().to_string(),
+        });
+        world.events.insert(0, told);
+    }
+
+    /// Somebody comments on an issue or a pull request on its pages.
+    pub fn say(&self, number: i64, author: &str, association: &str, body: &str) {
+        let mut world = self.world.lock().unwrap();
+        let id = world.comments.len() + 1000;
+        let now = jiff::Timestamp::now().to_string();
+        let told = json!({
+            "id": id, "body": body, "user": {"login": author, "type": "User"}, "author_association": association,
+            "issue_url": format!("{}/repos/octo/app/issues/{number}", self.url),
+            "html_url": format!("{}/octo/app/issues/{number}#issuecomment-{id}", self.web()),
+            "created_at": now, "updated_at": now,
+        });
+        world.comments.push(told);
+    }
+
+    /// The address of its pages and of git.
+    pub fn web(&self) -> &str {
+        self.url.trim_end_matches("/api/v3")
     }
 
     pub fn asked(&self, what: &str) -> usize {
@@ -232,6 +286,29 @@ async fn act(
             json!((jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1)).to_string());
         return Ok(told);
     }
+    if matches!(operation.path.as_str(), "/user/repos" | "/installation/repositories") {
+        let told = example();
+        let is_app = told.get("repositories").is_some();
+        let one = if is_app { told["repositories"][0].clone() } else { told[0].clone() };
+        let others = world.lock().unwrap().others.clone();
+        let all = std::iter::once("octo/app".to_string()).chain(others).map(|name| {
+            let mut shown = one.clone();
+            shown["description"] = json!(format!("about {name}"));
+            shown["full_name"] = json!(name);
+            shown
+        });
+        let number = |name: &str, usual| {
+            let found = query.iter().find(|(key, _)| key == name);
+            found.and_then(|(_, value)| value.parse::<usize>().ok()).unwrap_or(usual)
+        };
+        let (size, page) = (number("per_page", 30), number("page", 1));
+        let part: Vec<Value> = all.skip((page - 1) * size).take(size).collect();
+        return Ok(if is_app {
+            json!({"total_count": part.len(), "repositories": part})
+        } else {
+            part.into()
+        });
+    }
     if named[..2] != ["octo", "app"] {
         return Err(none());
     }
@@ -347,6 +424,21 @@ async fn act(
             world.issues.push(issue.clone());
             Ok(issue)
         }
+        ("GET", "/issues/events") => Ok(world.lock().unwrap().events.clone().into()),
+        ("GET", "/issues/comments") => {
+            let since = wanted("since").unwrap_or_default();
+            let world = world.lock().unwrap();
+            let is_new = |told: &&Value| told["updated_at"].as_str().is_some_and(|at| at >= since.as_str());
+            Ok(world.comments.iter().filter(is_new).cloned().collect())
+        }
+        ("GET", "/pulls/comments") => Ok(json!([])),
+        ("GET", "/collaborators/{username}/permission") => {
+            let world = world.lock().unwrap();
+            let permission = world.permissions.get(&named[2]).ok_or_else(none)?;
+            let mut told = example();
+            (told["permission"], told["role_name"]) = (json!(permission), json!(permission));
+            Ok(told)
+        }
         ("GET", "/issues") => Ok(world.lock().unwrap().issues.clone().into()),
         (_, "/issues/{issue_number}") => {
             let mut world = world.lock().unwrap();
@@ -386,6 +478,7 @@ async fn act(
             for name in ["state", "context", "description"] {
                 told[name] = given[name].clone();
             }
+            told["sha"] = json!(named[2]);
             world.lock().unwrap().statuses.push(told.clone());
             Ok(told)
         }

@@ -24,6 +24,8 @@ pub struct WorkDone<'a> {
     pub check: Option<(&'a str, &'a Checked)>,
     pub summary: Option<&'a str>,
     pub commit: &'a str,
+    /// The number of the issue that it resolves, in the same repository.
+    pub closes: Option<i64>,
 }
 
 impl PullText {
@@ -41,6 +43,9 @@ impl PullText {
             }
         };
         let mut body = quoted(work.summary);
+        if let Some(number) = work.closes {
+            body.push_str(&format!("Closes #{number}\n\n"));
+        }
         let rows = [
             ("Task", format!("{} ({})", code(work.task), code(work.title))),
             ("Agent", format!("{}{model}, attempt {}", code(work.agent), work.attempt)),
@@ -107,11 +112,12 @@ mod tests {
             check: Some(("make\ntest", &checked)),
             summary: Some("Done.\n\n@everyone look\n"),
             commit: "abc",
+            closes: Some(7),
         });
         assert_eq!(text.title, "Fix `a|b`");
         assert_eq!(
             text.body,
-            "> Done.\n> \n> @\u{200b}everyone look\n\n| | |\n|---|---|\n| Task | `t-1` (`Fix 'a\\|b'`) |\n\
+            "> Done.\n> \n> @\u{200b}everyone look\n\nCloses #7\n\n| | |\n|---|---|\n| Task | `t-1` (`Fix 'a\\|b'`) |\n\
              | Agent | `coder` (`m-1`), attempt 2 |\n| Check | `make test` failed with exit code 2 |\n\
              | Commit | abc |\n"
         );

@@ -258,6 +258,7 @@ impl Workshop for TaskShop {
             check: command.zip(checked),
             summary: report.summary.as_deref(),
             commit,
+            closes: brief.issue.as_ref().map(|issue| issue.number),
         });
         let (repository, base) = (&brief.repository, brief.base_branch.as_deref());
         let order = self.bench.pull_order(&at, repository, &text, branch, base)?;

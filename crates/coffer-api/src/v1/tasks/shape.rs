@@ -47,6 +47,7 @@ pub(super) fn shown(row: TaskRow) -> Task {
         updated_at: rfc3339(row.updated_ms),
         archived_at: row.archived_ms.map(rfc3339),
         on_review: if row.starts_on_review { OnReview::Start } else { OnReview::Wait },
+        issue: row.issue,
     }
 }
 

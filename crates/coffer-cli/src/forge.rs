@@ -1,0 +1,163 @@
+//! Connections to forges: GitHub in one step, with a token.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use coffer_api_types::connections::{Connection, NewConnection, ReachableQuery};
+use coffer_api_types::secrets::NewValue;
+use coffer_core::forge::ForgeKind;
+
+use crate::context::{Context, pick};
+use crate::failure::{Failure, Outcome};
+use crate::{escape, login, printer};
+
+const GITHUB: &str = "github.com";
+const LONGEST_TOKEN: u64 = 16 * 1024;
+
+/// What a token must be allowed to do, for people who make one.
+pub(crate) const NEEDS: &str = "a fine-grained token with write access to contents, pull requests and issues";
+
+/// A forge to connect to.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// The host of its pages.
+    pub(crate) host: String,
+    pub(crate) name: Option<String>,
+}
+
+impl Place {
+    pub(crate) fn github() -> Self {
+        Self { host: GITHUB.into(), name: None }
+    }
+
+    /// The address of its API, if it is not GitHub's own.
+    fn base_url(&self) -> Option<String> {
+        (self.host != GITHUB).then(|| match self.host.ends_with(".ghe.com") {
+            true => format!("https://api.{}", self.host),
+            false => format!("https://{}/api/v3", self.host),
+        })
+    }
+
+    /// The hosts that get the token: the API's and git's.
+    fn hosts(&self) -> Vec<String> {
+        let bare = self.host.split(':').next().unwrap_or(&self.host).to_string();
+        match self.host.as_str() {
+            GITHUB => vec!["api.github.com".into(), GITHUB.into()],
+            host if host.ends_with(".ghe.com") => vec![format!("api.{bare}"), bare],
+            _ => vec![bare],
+        }
+    }
+
+    fn name(&self) -> String {
+        let usual = if self.host == GITHUB { "github".to_string() } else { self.host.replace(':', "-") };
+        self.name.clone().unwrap_or(usual)
+    }
+}
+
+/// A token from a file, or as every secret is read: from a pipe or a prompt.
+pub(crate) fn token(file: Option<&Path>, place: &Place) -> Result<String, Failure> {
+    let Some(file) = file else {
+        return login::read_secret(&format!("Token for {} ({NEEDS})", place.host));
+    };
+    let unreadable = |error| Failure::new(format!("could not read `{}`: {error}", file.display()));
+    let mut text = String::new();
+    std::fs::File::open(file)
+        .and_then(|file| file.take(LONGEST_TOKEN).read_to_string(&mut text))
+        .map_err(unreadable)?;
+    match text.trim() {
+        "" => Err(Failure::usage(format!("`{}` is empty", file.display()))),
+        token => Ok(token.to_string()),
+    }
+}
+
+/// Stores the token and connects the project, or gives an existing connection of that name another token. A new connection
+/// whose token the forge does not accept is removed again.
+pub(crate) async fn connect(context: &Context, place: &Place, token: String) -> Result<Connection, Failure> {
+    let client = &context.client;
+    let name = place.name();
+    let all = client.connections().all().await?;
+    if let Some(known) = all.iter().find(|connection| connection.name == name) {
+        let hosts = Some(Some(place.hosts()));
+        client.set_secret(&known.secret, &NewValue { value: token, hosts, plain_http: None }).await?;
+        check(context, known).await?;
+        return Ok(known.clone());
+    }
+    let secret = format!("{name}-token");
+    let hosts = Some(Some(place.hosts()));
+    client.set_secret(&secret, &NewValue { value: token, hosts, plain_http: None }).await?;
+    let new = NewConnection {
+        name,
+        kind: ForgeKind::GitHub,
+        base_url: place.base_url(),
+        secret: secret.clone(),
+        app: None,
+        webhook_secret: None,
+    };
+    let made = match client.create_connection(&new).await {
+        Ok(made) => made,
+        Err(error) => {
+            drop(client.delete_secret(&secret).await);
+            return Err(error.into());
+        }
+    };
+    if let Err(failure) = check(context, &made).await {
+        drop(client.delete_connection(&made.id).await);
+        drop(client.delete_secret(&secret).await);
+        return Err(failure);
+    }
+    Ok(made)
+}
+
+/// Whether the forge accepts the token.
+async fn check(context: &Context, connection: &Connection) -> Result<(), Failure> {
+    let listed = context.client.reachable_repositories(&connection.id, &ReachableQuery::default());
+    match listed.page_size(1).next().await {
+        Ok(_) => Ok(()),
+        Err(error) if error.code() == Some("token_expired") => {
+            Err(Failure::from(error).hint(format!("give it {NEEDS}, one that has not expired")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The connection by its id or name.
+pub(crate) async fn resolve(context: &Context, text: &str) -> Result<Connection, Failure> {
+    let all = context.client.connections().all().await?;
+    let found = pick(
+        &all,
+        "connection",
+        "repo connections",
+        text,
+        |one| one.id.as_str(),
+        |one| Some(one.name.as_str()),
+    )?;
+    Ok(found.clone())
+}
+
+/// The connection that is meant if none is named: the only one.
+pub(crate) async fn only(context: &Context, named: Option<&str>) -> Result<Connection, Failure> {
+    if let Some(named) = named {
+        return resolve(context, named).await;
+    }
+    let mut all = context.client.connections().all().await?;
+    match all.len() {
+        1 => Ok(all.remove(0)),
+        0 => {
+            Err(Failure::new("the project has no connection to a forge").hint("`coffer repo connect github`"))
+        }
+        several => {
+            let names: Vec<String> = all.iter().map(|one| escape::line(&one.name)).collect();
+            Err(Failure::usage(format!("the project has {several} connections: name one of them"))
+                .hint(format!("one of {}", names.join(", "))))
+        }
+    }
+}
+
+/// Tells what a credential lacks for work on a repository.
+pub(crate) async fn warn_of_missing(context: &Context, connection: &str, remote: &str) -> Outcome {
+    let told = context.client.connection_permissions(connection, remote).await?;
+    for one in &told.missing {
+        printer::note(&format!("warning: the token lacks {}, needed to {}", one.scope, one.needed_to));
+    }
+    Ok(u8::from(!told.sufficient))
+}
