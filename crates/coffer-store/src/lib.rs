@@ -38,6 +38,7 @@ mod keys;
 mod leases;
 mod lineage;
 mod load;
+mod models;
 mod policy;
 mod projects;
 mod prune;
@@ -98,6 +99,10 @@ pub use git::{GitOperation, GitOutcome, GitRemote, GitState};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
 pub use lineage::{Lineage, Relative};
 pub use load::WriteLoad;
+pub use models::{
+    CallOutcome, GrantRow, GrantTotals, ModelBodies, ModelCallFilter, ModelCallRow, ModelKey, ModelLimit,
+    NewCall, NewGrant, Periods, Reserved, Settled, VersionedModelPolicy, Worth,
+};
 pub use policy::{TakenKey, VersionedPolicy};
 pub use projects::Project;
 pub use prune::{Cutoffs, Pruned};
@@ -134,7 +139,7 @@ pub use templates::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
+pub use usage::{Amounts, Charge, ModelAmounts, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;
 pub use vault::{KeySource, MasterKeyStatus, MissingKey};
 pub use volumes::{InsertedVolume, MOST_VOLUMES, NewVolume, VolumeDeletion, VolumeMount, VolumeRow};
