@@ -9,6 +9,7 @@ CREATE TABLE model_grants (
     agent_id TEXT,
     task_id TEXT,
     run_id TEXT,
+    preset TEXT NOT NULL,
     -- Names of secrets by provider, as JSON; never their values.
     keys TEXT NOT NULL,
     -- SHA-256 of the pass that egress has, in hexadecimal digits.

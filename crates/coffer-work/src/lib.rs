@@ -15,6 +15,7 @@
 
 pub mod artifacts;
 pub mod git;
+pub mod models;
 pub mod results;
 pub mod reviews;
 pub mod tasks;

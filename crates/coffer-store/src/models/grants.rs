@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use coffer_core::agent::Preset;
 use coffer_core::event::Event;
 use coffer_core::model::{KeyHeader, Provider};
 use coffer_core::{AgentId, ModelGrantId, ProjectId, RunId, SandboxId, TaskId};
@@ -16,7 +17,7 @@ use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read grants of models";
 const CHANGE: &str = "change a grant of models";
-const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, task_id, run_id, keys, pass_digest, budget_nanos, \
+const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, task_id, run_id, preset, keys, pass_digest, budget_nanos, \
                        refused_ms, closed_ms";
 
 /// The key of a provider.
@@ -36,6 +37,8 @@ pub struct NewGrant {
     pub agent: Option<AgentId>,
     pub task: Option<TaskId>,
     pub run: Option<RunId>,
+    /// The preset of the agent, for metrics.
+    pub preset: Preset,
     pub keys: BTreeMap<Provider, ModelKey>,
     /// SHA-256 of the pass, in hexadecimal digits.
     pub pass_digest: String,
@@ -51,6 +54,8 @@ pub struct GrantRow {
     pub agent: Option<AgentId>,
     pub task: Option<TaskId>,
     pub run: Option<RunId>,
+    /// The preset of the agent, for metrics.
+    pub preset: Preset,
     pub keys: BTreeMap<Provider, ModelKey>,
     pub pass_digest: String,
     pub budget_nanos: Option<i64>,
@@ -81,9 +86,9 @@ impl Store {
         let open = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let sql = format!(
-                    "INSERT INTO model_grants (id, project_id, key, sandbox_id, agent_id, task_id, run_id, keys,
+                    "INSERT INTO model_grants (id, project_id, key, sandbox_id, agent_id, task_id, run_id, preset, keys,
                          pass_digest, budget_nanos, created_ms)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
                      ON CONFLICT (project_id, key) DO UPDATE SET keys = excluded.keys,
                          pass_digest = excluded.pass_digest, budget_nanos = excluded.budget_nanos,
                          closed_ms = NULL
@@ -97,6 +102,7 @@ impl Store {
                     .bind(new.agent)
                     .bind(new.task)
                     .bind(new.run)
+                    .bind(new.preset.as_str())
                     .bind(json(&new.keys))
                     .bind(new.pass_digest)
                     .bind(new.budget_nanos)
@@ -245,6 +251,7 @@ fn read(row: &AnyRow) -> Result<GrantRow, StoreError> {
         agent: optional_id(row, "agent_id")?,
         task: optional_id(row, "task_id")?,
         run: optional_id(row, "run_id")?,
+        preset: Preset::parse(&text(row, "preset")?).unwrap_or(Preset::Custom),
         keys: from_json(&text(row, "keys")?, "keys")?,
         pass_digest: text(row, "pass_digest")?,
         budget_nanos: number("budget_nanos")?,
