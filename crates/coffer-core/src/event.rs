@@ -31,8 +31,8 @@ pub use forge::{
     RepositoryRemoved,
 };
 pub use project::{
-    AgentDefined, BudgetReached, Gap, Nothing, PolicyChanged, QuotasChanged, SecretVersion, SettingsChanged,
-    WebhookDisabled, WebhookTerms,
+    AgentDefined, BudgetReached, Gap, ModelBudgetReached, Nothing, PolicyChanged, QuotasChanged,
+    SecretVersion, SettingsChanged, WebhookDisabled, WebhookTerms,
 };
 pub use record::RecordedEvent;
 pub use sandbox::{
@@ -273,6 +273,8 @@ events! {
     BudgetWarned(BudgetReached) = "budget.warned",
     /// A budget is spent.
     BudgetExceeded(BudgetReached) = "budget.exceeded",
+    /// A budget refused a call of a model, before the call could pass it. Once for each turn of an agent.
+    ModelBudgetReached(ModelBudgetReached) = "model.budget_reached",
     /// A webhook was created.
     WebhookCreated(WebhookTerms) = "webhook.created",
     /// A webhook was changed.

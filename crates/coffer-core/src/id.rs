@@ -103,6 +103,14 @@ pub enum Artifact {}
 #[derive(Debug)]
 pub enum Competition {}
 
+/// Marks ids of calls of models.
+#[derive(Debug)]
+pub enum ModelCall {}
+
+/// Marks ids of grants to call models.
+#[derive(Debug)]
+pub enum ModelGrant {}
+
 /// Names one sandbox; ids are never reused.
 pub type SandboxId = Id<Sandbox>;
 pub type TemplateId = Id<Template>;
@@ -121,6 +129,10 @@ pub type SecretId = Id<SecretValue>;
 pub type AgentId = Id<Agent>;
 /// Names one record of the audit log.
 pub type AuditId = Id<Audit>;
+/// Names one call of a model.
+pub type ModelCallId = Id<ModelCall>;
+/// Names one grant to call models.
+pub type ModelGrantId = Id<ModelGrant>;
 /// Names one budget.
 pub type BudgetId = Id<Budget>;
 /// Names one repository of a project.

@@ -36,6 +36,7 @@ pub mod life;
 mod lifetime;
 mod limits;
 pub mod mirrors;
+pub mod model;
 pub mod network;
 pub mod pkt_line;
 mod record;
@@ -61,8 +62,8 @@ pub use error::chain;
 pub use failure::{FailureCode, StepCode};
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, BuildId, CommentId, CompetitionId, ConnectionId,
-    DeliveryId, ExecutionId, GitOperationId, Id, KeyId, ProjectId, RepositoryId, ReservationId, RunId,
-    RunnerId, SandboxId, SecretId, SnapshotId, TaskId, TemplateId, VolumeId, WebhookId,
+    DeliveryId, ExecutionId, GitOperationId, Id, KeyId, ModelCallId, ModelGrantId, ProjectId, RepositoryId,
+    ReservationId, RunId, RunnerId, SandboxId, SecretId, SnapshotId, TaskId, TemplateId, VolumeId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::{BadSize, LargestSize, Limits, SizeWish};

@@ -91,6 +91,9 @@ pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, origin
     if gate::is_meant(&sandbox.policy(), original) {
         return gate::serve(sandbox, stream).await;
     }
+    if gate::model::is_meant(&sandbox.policy(), original) {
+        return gate::model::serve(sandbox, stream).await;
+    }
     let mut hello = Vec::new();
     let opened = tokio::select! {
         biased;

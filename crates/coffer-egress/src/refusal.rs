@@ -48,6 +48,8 @@ pub(crate) enum Cause {
     NotTheMirror,
     /// By the git gate.
     Git(GitRule),
+    /// The sandbox has no way to the model gateway, or no longer.
+    NoModels,
 }
 
 impl fmt::Display for Cause {
@@ -65,6 +67,7 @@ impl fmt::Display for Cause {
             Self::ProxyChanged => f.write_str("proxy-changed"),
             Self::NotTheMirror => f.write_str("mirror:other-name"),
             Self::Git(rule) => write!(f, "{rule}"),
+            Self::NoModels => f.write_str("models:closed"),
         }
     }
 }

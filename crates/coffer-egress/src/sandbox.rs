@@ -6,9 +6,10 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use coffer_core::clock::now_ms;
+use coffer_core::model::MODEL_NAME;
 use coffer_core::network::{
-    Decision, Destination, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitRoute, GitSlug, HostName, Policy, Refusals,
-    RefusedKind, Rule, Traffic, Walls, decide,
+    Decision, Destination, GATE_ADDRESS, GATE_NAME, GATE_PORT, GitRoute, GitSlug, HostName, MODEL_ADDRESS,
+    MODEL_PORT, ModelRoute, Policy, Refusals, RefusedKind, Rule, Traffic, Walls, decide,
 };
 use coffer_core::sync::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -67,6 +68,8 @@ struct State {
     open: HashMap<u64, Open>,
     /// Requests that pass the git gate.
     passing: HashMap<u64, PassingGit>,
+    /// Requests to the model gateway.
+    models: HashMap<u64, PassingModel>,
     next: u64,
 }
 
@@ -74,6 +77,12 @@ struct State {
 struct PassingGit {
     route: GitRoute,
     service: Service,
+    cut: CancellationToken,
+}
+
+#[derive(Debug)]
+struct PassingModel {
+    route: ModelRoute,
     cut: CancellationToken,
 }
 
@@ -127,20 +136,24 @@ impl Drop for Admitted {
     }
 }
 
-/// A git request that may pass the gate.
+/// A request that may pass a gate: of git, or to the model gateway.
 #[derive(Debug)]
-pub(crate) struct Passing {
+pub(crate) struct Passing<R = GitRoute> {
     sandbox: Arc<Sandbox>,
     key: u64,
     /// Cancelled when a new policy forbids it, or its window has closed.
     pub(crate) cut: CancellationToken,
     pub(crate) policy: Arc<Policy>,
-    pub(crate) route: GitRoute,
+    pub(crate) route: R,
 }
 
-impl Drop for Passing {
+impl<R> Drop for Passing<R> {
     fn drop(&mut self) {
-        self.sandbox.state().passing.remove(&self.key);
+        let mut state = self.sandbox.state();
+        // Keys are of one sequence.
+        state.passing.remove(&self.key);
+        state.models.remove(&self.key);
+        drop(state);
         // Ends the task that waits for its window to close.
         self.cut.cancel();
     }
@@ -181,6 +194,7 @@ impl Sandbox {
                 walls,
                 open: HashMap::new(),
                 passing: HashMap::new(),
+                models: HashMap::new(),
                 next: 0,
             }),
             counters: Counters::default(),
@@ -254,6 +268,22 @@ impl Sandbox {
         Ok(Passing { sandbox: Arc::clone(self), key, cut, policy, route })
     }
 
+    /// Admits a request to the model gateway, if the current policy has a way to it.
+    pub(crate) fn admit_model(self: &Arc<Self>) -> Result<Passing<ModelRoute>, Cause> {
+        let mut state = self.state();
+        let route = state.policy.model().cloned().ok_or(Cause::NoModels)?;
+        if route.authorization.is_none() {
+            return Err(Cause::SecretsUnknown);
+        }
+        let key = state.next;
+        state.next += 1;
+        let cut = self.stop.child_token();
+        state.models.insert(key, PassingModel { route: route.clone(), cut: cut.clone() });
+        let policy = Arc::clone(&state.policy);
+        drop(state);
+        Ok(Passing { sandbox: Arc::clone(self), key, cut, policy, route })
+    }
+
     /// Replaces the policy. When this returns, everything it forbids is cut; returns how many were.
     pub(crate) fn replace_policy(&self, policy: Policy) -> usize {
         self.change_rules(|state| state.policy = Arc::new(policy))
@@ -270,7 +300,19 @@ impl Sandbox {
             let mut state = self.state();
             let before = Arc::clone(&state.policy);
             change(&mut state);
-            let State { policy, walls, open, passing, .. } = &mut *state;
+            let State { policy, walls, open, passing, models, .. } = &mut *state;
+            // A new pass does not end requests that the old one opened.
+            let upstream = policy.model().map(|route| &route.upstream);
+            models.retain(|_, passing| {
+                if upstream == Some(&passing.route.upstream) {
+                    return true;
+                }
+                passing.cut.cancel();
+                let (address, port) = (MODEL_ADDRESS.into(), MODEL_PORT);
+                let gateway = Destination { name: HostName::parse(MODEL_NAME).ok(), address, port };
+                forbidden.push((gateway, Cause::NoModels));
+                false
+            });
             passing.retain(|_, passing| {
                 let cause = match git_route(policy, &passing.route.slug, passing.service) {
                     Ok(route) if route.upstream != passing.route.upstream => Cause::Git(GitRule::Repository),
@@ -334,7 +376,7 @@ impl Sandbox {
 
     fn open_now(&self) -> u64 {
         let state = self.state();
-        (state.open.len() + state.passing.len()) as u64
+        (state.open.len() + state.passing.len() + state.models.len()) as u64
     }
 
     /// The addresses of a name, unchecked, from the cache or the resolver.

@@ -104,6 +104,11 @@ pools! {
     GIT_MEMORY = "git_memory", "fetches and pushes, each with as much memory as its git may fill", 512, 8, Wait::secs(20), None;
     GIT_CALLS = "git_calls", "diffs, merges and lists of git", 8, 4, Wait::secs(20),
         Some("limits.pools.git_calls");
+    /// Each has an open connection to a provider, and may wait for it for minutes.
+    MODEL_CALLS = "model_calls", "calls of models in progress", 512, 64, Wait::Never,
+        Some("limits.pools.model_calls");
+    /// Requests are held in memory until they are sent.
+    MODEL_MEMORY = "model_memory", "mebibytes of calls of models that are being read", 512, 128, Wait::Never, None;
     GIT_PASSES = "git_passes", "short-lived passwords for git", 100_000, 50_000, Wait::Never, None;
     /// As many as the egress process has descriptors for, if those are fewer.
     EGRESS_CONNECTIONS = "egress_connections", "connections out of sandboxes", 16_384, 8192, Wait::Never, None;

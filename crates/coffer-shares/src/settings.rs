@@ -52,6 +52,8 @@ pub struct PoolSettings {
     pub git_transfers: usize,
     /// Diffs, merges and lists of git.
     pub git_calls: usize,
+    /// Calls of models in progress.
+    pub model_calls: usize,
     /// Connections that have authenticated or carry a sandbox's traffic.
     pub connections: usize,
     /// Connections that have not authenticated; an address has at most a quarter.
@@ -81,6 +83,7 @@ impl Default for PoolSettings {
             webhook_retries: pool::WEBHOOK_RETRIES.total,
             git_transfers: pool::GIT_TRANSFERS.total,
             git_calls: pool::GIT_CALLS.total,
+            model_calls: pool::MODEL_CALLS.total,
             connections: pool::CONNECTIONS.total,
             unauthenticated: pool::UNAUTHENTICATED.total,
         }
@@ -111,6 +114,7 @@ impl PoolSettings {
             "webhook_retries" => self.webhook_retries,
             "git_transfers" => self.git_transfers,
             "git_calls" => self.git_calls,
+            "model_calls" => self.model_calls,
             "connections" => self.connections,
             "unauthenticated" => self.unauthenticated,
             _ => wanted.total,

@@ -39,6 +39,7 @@ mod keys;
 mod leases;
 mod lineage;
 mod load;
+mod models;
 mod policy;
 mod projects;
 mod prune;
@@ -99,6 +100,10 @@ pub use git::{GitOperation, GitOutcome, GitRemote, GitState};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
 pub use lineage::{Lineage, Relative};
 pub use load::WriteLoad;
+pub use models::{
+    CallOutcome, GrantRow, GrantTotals, ModelBodies, ModelCallFilter, ModelCallRow, ModelKey, ModelLimit,
+    NewCall, NewGrant, Periods, Reserved, Settled, VersionedModelPolicy, Worth,
+};
 pub use policy::{TakenKey, VersionedPolicy};
 pub use projects::Project;
 pub use prune::{Cutoffs, Pruned};
@@ -135,7 +140,7 @@ pub use templates::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-pub use usage::{Amounts, Charge, UsageFilter, UsageGroup, UsageLine, UsageMark};
+pub use usage::{Amounts, Charge, ModelAmounts, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;
 pub use vault::{KeySource, MasterKeyStatus, MissingKey};
 pub use volumes::{InsertedVolume, MOST_VOLUMES, NewVolume, VolumeDeletion, VolumeMount, VolumeRow};

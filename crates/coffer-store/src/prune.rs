@@ -27,6 +27,8 @@ pub struct Pruned {
     pub competitions: u64,
     /// Patches of entries whose competition stays.
     pub patches: u64,
+    /// Records of calls of models. What they cost stays in the usage.
+    pub model_calls: u64,
 }
 
 impl Pruned {
@@ -39,6 +41,7 @@ impl Pruned {
             || self.runs >= batch
             || self.competitions >= batch
             || self.patches >= batch
+            || self.model_calls >= batch
     }
 }
 
@@ -63,7 +66,8 @@ impl Store {
                 let runs = ended.remove(connection, RUNS).await?;
                 let competitions = ended.remove(connection, COMPETITIONS).await?;
                 let patches = ended.remove(connection, PATCHES).await?;
-                Ok(Pruned { sandboxes, events, audit, runs, competitions, patches })
+                let model_calls = ended.remove(connection, MODEL_CALLS).await?;
+                Ok(Pruned { sandboxes, events, audit, runs, competitions, patches, model_calls })
             })
         });
         prune.await
@@ -108,6 +112,10 @@ const PATCHES: &str = "
             JOIN competitions AS c ON c.id = e.competition_id
         WHERE c.project_id = $1 AND c.ended_ms < $2 AND e.patch IS NOT NULL
         ORDER BY c.ended_ms LIMIT $3)";
+
+const MODEL_CALLS: &str = "
+    DELETE FROM model_calls WHERE id IN (
+        SELECT id FROM model_calls WHERE project_id = $1 AND ended_ms < $2 ORDER BY ended_ms LIMIT $3)";
 
 /// A batch of one project's rows that ended before a time.
 struct Ended {

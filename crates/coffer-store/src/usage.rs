@@ -35,6 +35,16 @@ impl std::ops::AddAssign for Amounts {
     }
 }
 
+/// Calls of models, and their cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModelAmounts {
+    pub calls: i64,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    /// In billionths of the currency.
+    pub cost_nanos: i64,
+}
+
 /// Up to when a sandbox has been counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageMark {
@@ -87,6 +97,7 @@ pub struct UsageLine {
     pub project: ProjectId,
     pub agent: Option<AgentId>,
     pub amounts: Amounts,
+    pub models: ModelAmounts,
 }
 
 impl Store {
@@ -154,6 +165,7 @@ impl Store {
                 project: id(row, "line_project")?,
                 agent: optional_id(row, "line_agent")?,
                 amounts: amounts(row)?,
+                models: models(row)?,
             })
         };
         rows.iter().map(line).collect()
@@ -173,7 +185,11 @@ macro_rules! by {
             " AS line_agent,
                CAST(SUM(running_ms) AS BIGINT) AS running_ms, CAST(SUM(cpu_ms) AS BIGINT) AS cpu_ms,
                CAST(SUM(memory_mib_ms) AS BIGINT) AS memory_mib_ms,
-               CAST(SUM(cpu_used_us) AS BIGINT) AS cpu_used_us, CAST(SUM(cost_nanos) AS BIGINT) AS cost_nanos
+               CAST(SUM(cpu_used_us) AS BIGINT) AS cpu_used_us, CAST(SUM(cost_nanos) AS BIGINT) AS cost_nanos,
+               CAST(SUM(model_calls) AS BIGINT) AS model_calls,
+               CAST(SUM(model_input_tokens) AS BIGINT) AS model_input_tokens,
+               CAST(SUM(model_output_tokens) AS BIGINT) AS model_output_tokens,
+               CAST(SUM(model_cost_nanos) AS BIGINT) AS model_cost_nanos
              FROM usage
              WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1) AND day >= $2 AND day <= $3
                  AND ($4 IS NULL OR sandbox_id = $4) AND ($5 IS NULL OR ",
@@ -196,6 +212,15 @@ fn amounts(row: &sqlx::any::AnyRow) -> Result<Amounts, StoreError> {
         memory_mib_ms: row.try_get("memory_mib_ms").doing(READ)?,
         cpu_used_us: row.try_get("cpu_used_us").doing(READ)?,
         cost_nanos: row.try_get("cost_nanos").doing(READ)?,
+    })
+}
+
+fn models(row: &sqlx::any::AnyRow) -> Result<ModelAmounts, StoreError> {
+    Ok(ModelAmounts {
+        calls: row.try_get("model_calls").doing(READ)?,
+        input_tokens: row.try_get("model_input_tokens").doing(READ)?,
+        output_tokens: row.try_get("model_output_tokens").doing(READ)?,
+        cost_nanos: row.try_get("model_cost_nanos").doing(READ)?,
     })
 }
 

@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use coffer_http::breaker::Breaker;
 use metrics::Outcome;
-pub use metrics::{Labels, Level, Levels, Metrics, Snapshotted, label};
+pub use metrics::{Labels, Level, Levels, Metrics, ModelCalled, Snapshotted, label};
 pub use settings::{BadTraceSetting, MetricsSettings, TraceSettings};
 pub use trace::{Active, Traces, Whose, current, parse_traceparent, within};
 

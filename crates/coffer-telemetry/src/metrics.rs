@@ -59,6 +59,27 @@ pub struct Metrics {
     webhook_time: Histogram,
     runs_started: Counts<1>,
     runs_ended: Counts<2>,
+    model_calls: Counts<4>,
+    model_tokens: Counts<4>,
+    model_cost: Family<Labels<4>, Counter<f64, std::sync::atomic::AtomicU64>>,
+    model_time: Times<1>,
+}
+
+/// A call of a model that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelCalled<'a> {
+    pub provider: &'static str,
+    /// A name of the price table, or `other`: agents choose names, and labels must be few.
+    pub model: &'a str,
+    /// The preset of the agent.
+    pub agent: &'static str,
+    pub outcome: &'static str,
+    pub input: u64,
+    pub cached: u64,
+    pub output: u64,
+    pub cost: f64,
+    pub currency: &'a str,
+    pub took: Duration,
 }
 
 /// How an execution ended.
@@ -133,6 +154,10 @@ impl Metrics {
             webhook_time: Histogram::new(REQUEST),
             runs_started: Family::default(),
             runs_ended: Family::default(),
+            model_calls: Family::default(),
+            model_tokens: Family::default(),
+            model_cost: Family::default(),
+            model_time: Family::new_with_constructor(|| Histogram::new(EXECUTION)),
         };
         metrics.begin_at_zero();
         metrics.registered()
@@ -292,7 +317,49 @@ impl Metrics {
             "Runs that ended after they got a slot, by kind and outcome",
             self.runs_ended.clone(),
         );
+        registry.register(
+            "coffer_model_calls",
+            "Calls of models through the gateway, by provider, model, preset of the agent and outcome",
+            self.model_calls.clone(),
+        );
+        registry.register(
+            "coffer_model_tokens",
+            "Tokens of calls of models: `input` that no cache had, `cached`, and `output`",
+            self.model_tokens.clone(),
+        );
+        registry.register(
+            "coffer_model_cost",
+            "Cost of calls of models at the prices of the table, since this server started",
+            self.model_cost.clone(),
+        );
+        registry.register(
+            "coffer_model_duration_seconds",
+            "How long calls of models took, by provider",
+            self.model_time.clone(),
+        );
         self
+    }
+
+    /// Counts a call of a model.
+    pub fn model_called(&self, call: &ModelCalled<'_>) {
+        let with = |name: &'static str, value: &str| -> Labels<4> {
+            [
+                ("provider", call.provider.into()),
+                ("model", call.model.to_string().into()),
+                ("agent", call.agent.into()),
+                (name, value.to_string().into()),
+            ]
+        };
+        self.model_calls.get_or_create(&with("outcome", call.outcome)).inc();
+        for (kind, tokens) in [("input", call.input), ("cached", call.cached), ("output", call.output)] {
+            if tokens > 0 {
+                self.model_tokens.get_or_create(&with("kind", kind)).inc_by(tokens);
+            }
+        }
+        if call.cost > 0.0 {
+            self.model_cost.get_or_create(&with("currency", call.currency)).inc_by(call.cost);
+        }
+        self.model_time.get_or_create(&label([("provider", call.provider)])).observe(call.took.as_secs_f64());
     }
 
     pub fn run_started(&self, kind: &'static str) {

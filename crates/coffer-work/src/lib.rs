@@ -16,6 +16,7 @@
 pub mod artifacts;
 pub mod git;
 pub mod issues;
+pub mod models;
 pub mod results;
 pub mod reviews;
 pub mod tasks;

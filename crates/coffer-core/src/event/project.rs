@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::agent::Preset;
 use crate::command::Effect;
-use crate::{BudgetAction, BudgetId, BudgetPeriod, SandboxId};
+use crate::{AgentId, BudgetAction, BudgetId, BudgetPeriod, RunId, SandboxId, TaskId};
 
 /// An empty payload: the subject says everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +54,21 @@ pub struct BudgetReached {
     pub amount: f64,
     pub currency: String,
     pub action: BudgetAction,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelBudgetReached {
+    pub sandbox: SandboxId,
+    pub task: Option<TaskId>,
+    pub run: Option<RunId>,
+    pub agent: Option<AgentId>,
+    pub model: String,
+    /// Whose budget: `task`, `project` or `sandbox`.
+    pub limit: String,
+    /// What is left of it.
+    pub left: f64,
+    pub amount: f64,
+    pub currency: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -145,7 +145,7 @@ impl E2bSettings {
         if own.is_withheld() {
             return Err(BadE2bSettings::PolicyWithheld);
         }
-        if !own.git().is_empty() {
+        if !own.git().is_empty() || own.model().is_some() {
             // A route may lead to this very host, so only the server creates them.
             return Err(BadE2bSettings::PolicyWithGit);
         }

@@ -13,6 +13,7 @@ mod entry;
 mod git;
 mod header;
 mod mirror;
+mod model;
 mod name;
 mod policy;
 mod proxy;
@@ -36,6 +37,7 @@ pub use header::{
     BadHeader, BadHeaderHost, HeaderHost, HeaderName, HeaderRule, HeaderText, Opened, SECRET_REFERENCE,
 };
 pub use mirror::{Mirror, Mirrors, TooManyMirrors};
+pub use model::{MODEL_ADDRESS, MODEL_PORT, ModelRoute};
 pub use name::{BadName, HostName, NamePattern};
 pub use policy::{BadPolicy, Base, Policy};
 pub use proxy::{BadProxy, Login, Proxy, ProxyHost};

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::header::Opened;
-use super::{BadHeader, Entry, GitRoute, HeaderName, HeaderRule, HeaderText, HostName, Proxy};
+use super::{BadHeader, Entry, GitRoute, HeaderName, HeaderRule, HeaderText, HostName, ModelRoute, Proxy};
 use crate::ProjectId;
 
 /// What may be reached if no list matches.
@@ -60,6 +60,7 @@ pub struct Policy {
     proxy: Option<Proxy>,
     headers: Vec<HeaderRule>,
     git: Vec<GitRoute>,
+    model: Option<ModelRoute>,
     withheld: bool,
     project: Option<ProjectId>,
 }
@@ -80,6 +81,8 @@ pub enum BadPolicy {
     Headers,
     #[error("a policy may have at most {} routes for git, with different names", Policy::MOST_ROUTES)]
     Git,
+    #[error("the way to models must lead to the server")]
+    Model,
 }
 
 impl Policy {
@@ -99,6 +102,7 @@ impl Policy {
             proxy: None,
             headers: Vec::new(),
             git: Vec::new(),
+            model: None,
             withheld: false,
             project: None,
         }
@@ -137,6 +141,7 @@ impl Policy {
         self.proxy.is_none()
             && self.headers.is_empty()
             && self.git.is_empty()
+            && self.model.is_none()
             && self.base.is_within(base)
             && self.allow.iter().all(opens)
     }
@@ -168,6 +173,20 @@ impl Policy {
         Ok(self)
     }
 
+    /// The same, with a way to the model gateway.
+    pub fn with_model(mut self, route: Option<ModelRoute>) -> Result<Self, BadPolicy> {
+        if !route.as_ref().is_none_or(ModelRoute::is_to_server) {
+            return Err(BadPolicy::Model);
+        }
+        self.model = route;
+        Ok(self)
+    }
+
+    /// The way to the model gateway, if there is one.
+    pub fn model(&self) -> Option<&ModelRoute> {
+        self.model.as_ref()
+    }
+
     /// The repositories at the git gate.
     pub fn git(&self) -> &[GitRoute] {
         &self.git
@@ -194,6 +213,7 @@ impl Policy {
         };
         // Routes are internal to the server.
         self.git.clear();
+        self.model = None;
         self.project = None;
         self.clone().map_headers(hidden).unwrap_or(self)
     }
@@ -204,11 +224,16 @@ impl Policy {
     pub fn without_secrets(mut self) -> Self {
         let has_login = self.proxy.as_ref().is_some_and(|proxy| proxy.login().is_some());
         let needs_login = |route: &GitRoute| route.authorization.is_some();
-        self.withheld |= has_login || !self.headers.is_empty() || self.git.iter().any(needs_login);
+        let has_pass = self.model.as_ref().is_some_and(|route| route.authorization.is_some());
+        self.withheld |=
+            has_login || has_pass || !self.headers.is_empty() || self.git.iter().any(needs_login);
         self.proxy = self.proxy.map(Proxy::without_password);
         self.headers.iter_mut().for_each(|rule| rule.headers.clear());
         for route in &mut self.git {
             (route.authorization, route.push) = (None, None);
+        }
+        if let Some(route) = &mut self.model {
+            route.authorization = None;
         }
         self
     }
@@ -294,6 +319,8 @@ struct Written {
     headers: Vec<HeaderRule>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     git: Vec<GitRoute>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<ModelRoute>,
     /// Secrets were removed before it was written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     withheld: bool,
@@ -307,14 +334,14 @@ impl TryFrom<Written> for Policy {
     fn try_from(written: Written) -> Result<Self, BadPolicy> {
         let mut policy = Self::new(written.base, written.allow, written.deny)?.through(written.proxy);
         (policy.withheld, policy.project) = (written.withheld, written.project);
-        policy.with_headers(written.headers)?.with_git(written.git)
+        policy.with_headers(written.headers)?.with_git(written.git)?.with_model(written.model)
     }
 }
 
 impl From<Policy> for Written {
     fn from(policy: Policy) -> Self {
-        let Policy { base, allow, deny, proxy, headers, git, withheld, project } = policy;
-        Self { base, allow, deny, proxy, headers, git, withheld, project }
+        let Policy { base, allow, deny, proxy, headers, git, model, withheld, project } = policy;
+        Self { base, allow, deny, proxy, headers, git, model, withheld, project }
     }
 }
 

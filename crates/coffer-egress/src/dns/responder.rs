@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::network::{Class, Decision, GATE_ADDRESS, HostName, Rule, may_ask, may_ask_mirror};
+use coffer_core::network::{
+    Class, Decision, GATE_ADDRESS, HostName, MODEL_ADDRESS, Rule, may_ask, may_ask_mirror,
+};
 use hickory_proto::op::ResponseCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -133,9 +135,15 @@ fn begin(sandbox: &Arc<Sandbox>, message: &[u8]) -> Begun {
         sandbox.refuse(Refused::question(None), &Cause::NotAHostName);
         return Begun::Answer(query.empty_answer(ResponseCode::Refused));
     };
-    if gate::is_asked(&sandbox.policy(), &name) {
+    let policy = sandbox.policy();
+    let gate = match () {
+        () if gate::is_asked(&policy, &name) => Some(GATE_ADDRESS),
+        () if gate::model::is_asked(&policy, &name) => Some(MODEL_ADDRESS),
+        () => None,
+    };
+    if let Some(address) = gate {
         // No resolver is asked: the name is the gate's.
-        let known = [IpAddr::V4(GATE_ADDRESS)];
+        let known = [IpAddr::V4(address)];
         let addresses = if query.asked == Asked::Addresses(Family::V4) { &known[..] } else { &[] };
         return Begun::Answer(query.answer(ResponseCode::NoError, addresses, GATE_TTL_S, query.udp_size()));
     }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use coffer_core::network::{
-    Class, Destination, GitHost, GitRoute, HostName, RefusedKind, Rule, pass_on_site,
+    Class, Destination, GitHost, GitRoute, HostName, Policy, RefusedKind, Rule, pass_on_site,
 };
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
@@ -108,14 +108,14 @@ impl Body for Sent {
 }
 
 /// The body of an answer, which ends when the request may no longer pass.
-struct Carried {
+struct Carried<R> {
     body: Incoming,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    _passing: Passing,
+    _passing: Passing<R>,
     _driver: AbortOnDropHandle<()>,
 }
 
-impl Body for Carried {
+impl<R: Unpin> Body for Carried<R> {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -140,13 +140,13 @@ impl Body for Carried {
 }
 
 /// Sends a request to its target; returns when the answer begins.
-pub(super) async fn send(
+pub(super) async fn send<R: Unpin + Send + 'static>(
     sandbox: &Arc<Sandbox>,
-    passing: Passing,
+    passing: Passing<R>,
     target: Target,
     request: Request<Sent>,
 ) -> Result<Response<Answer>, String> {
-    let stream = dial(sandbox, &passing, &target).await?;
+    let stream = dial(sandbox, &passing.policy, &target).await?;
     stream.set_nodelay(true).ok();
     let activity = Arc::new(Activity::new());
     let outside = Outside { stream, sandbox: sandbox.clone(), activity: activity.clone() };
@@ -160,15 +160,16 @@ pub(super) async fn send(
     }
 }
 
-async fn exchange<O>(
+async fn exchange<O, R>(
     sandbox: &Arc<Sandbox>,
-    passing: Passing,
+    passing: Passing<R>,
     activity: Arc<Activity>,
     outside: O,
     request: Request<Sent>,
 ) -> Result<Response<Answer>, String>
 where
     O: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    R: Unpin + Send + 'static,
 {
     let mut client = hyper::client::conn::http1::Builder::new();
     client.max_buf_size(MOST_BUFFER).max_headers(MOST_HEADERS);
@@ -193,7 +194,7 @@ where
     Ok(answer.map(carried))
 }
 
-async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing, target: &Target) -> Result<TcpStream, String> {
+async fn dial(sandbox: &Arc<Sandbox>, policy: &Policy, target: &Target) -> Result<TcpStream, String> {
     let within = sandbox.settings.dial;
     match &target.host {
         // The only way to the host itself: the server named its own address.
@@ -201,7 +202,7 @@ async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing, target: &Target) -> Res
             let dialled = timeout(within, sandbox.seams.dialer.dial_server(*address)).await;
             dialled.map_err(|_| "the server does not answer".to_string())?.map_err(|error| error.to_string())
         }
-        GitHost::Forge(name, port) => dial_forge(sandbox, passing, name, *port, target.on_site, within).await,
+        GitHost::Forge(name, port) => dial_forge(sandbox, policy, name, *port, target.on_site, within).await,
     }
 }
 
@@ -210,7 +211,7 @@ async fn dial(sandbox: &Arc<Sandbox>, passing: &Passing, target: &Target) -> Res
 /// sandbox's proxy.
 async fn dial_forge(
     sandbox: &Arc<Sandbox>,
-    passing: &Passing,
+    policy: &Policy,
     name: &HostName,
     port: u16,
     on_site: bool,
@@ -237,7 +238,7 @@ async fn dial_forge(
             let dialled = if on_site {
                 timeout(within, sandbox.seams.dialer.dial_server(to)).await.ok().and_then(Result::ok)
             } else {
-                let dialling = connection::dial(sandbox, passing.policy.proxy(), to);
+                let dialling = connection::dial(sandbox, policy.proxy(), to);
                 timeout(within, dialling).await.ok().and_then(Result::ok)
             };
             if let Some(stream) = dialled {

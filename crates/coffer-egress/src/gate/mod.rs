@@ -13,6 +13,7 @@
 mod ask;
 mod carry;
 mod lfs;
+pub(crate) mod model;
 mod push;
 mod rule;
 

@@ -1,10 +1,10 @@
-//! The repositories that a sandbox reaches through the git gate, with their credentials. They are only in
-//! memory.
+//! The repositories that a sandbox reaches through the git gate, and its way to the model gateway, with their
+//! credentials. They are only in memory.
 
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-use coffer_core::network::{BadPolicy, GitRoute, Policy};
+use coffer_core::network::{BadPolicy, GitRoute, ModelRoute, Policy};
 use coffer_core::sync::Mutex;
 
 /// When credentials are renewed: GitHub's own last an hour.
@@ -22,6 +22,7 @@ pub struct GitGate {
 struct Routes {
     routes: Vec<GitRoute>,
     made: Option<Instant>,
+    model: Option<ModelRoute>,
 }
 
 impl GitGate {
@@ -30,7 +31,18 @@ impl GitGate {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.routes().routes.is_empty()
+        let held = self.routes();
+        held.routes.is_empty() && held.model.is_none()
+    }
+
+    /// Replaces the way to the model gateway, and returns the old one.
+    pub fn replace_model(&self, route: Option<ModelRoute>) -> Option<ModelRoute> {
+        std::mem::replace(&mut self.routes().model, route)
+    }
+
+    /// Whether there is a way to the model gateway.
+    pub fn leads_to_models(&self) -> bool {
+        self.routes().model.is_some()
     }
 
     /// Replaces the routes, and returns the old ones.
@@ -41,14 +53,14 @@ impl GitGate {
     }
 
     /// Starts with the routes of another sandbox's gate, without a push window: the same repositories with
-    /// the same credentials, as long as those are valid.
+    /// the same credentials, as long as those are valid. A way to models is for one sandbox only.
     pub fn begin_as(&self, source: &Self) {
         let (routes, made) = {
             let held = source.routes();
             (held.routes.clone(), held.made)
         };
         let closed = routes.into_iter().map(|route| GitRoute { push: None, ..route }).collect();
-        *self.routes() = Routes { routes: closed, made };
+        *self.routes() = Routes { routes: closed, made, model: None };
     }
 
     /// Marks the routes as outdated: the records may have others.
@@ -62,7 +74,8 @@ impl GitGate {
 
     /// The policy with these routes.
     pub fn opens(&self, policy: Policy) -> Result<Policy, BadPolicy> {
-        policy.with_git(self.routes().routes.clone())
+        let held = self.routes();
+        policy.with_git(held.routes.clone())?.with_model(held.model.clone())
     }
 
     pub fn is_old(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use coffer_core::network::GitRoute;
+use coffer_core::network::{GitRoute, ModelRoute};
 use coffer_core::{Millis, SandboxId, StateName, TaskId};
 use coffer_store::{Deadline, SandboxRow};
 
@@ -155,6 +155,33 @@ impl Fleet {
                 record
                     .git
                     .replace(before.into_iter().map(|route| GitRoute { push: None, ..route }).collect());
+                record.told.store(0, std::sync::atomic::Ordering::Relaxed);
+            }
+            told
+        })
+        .await
+    }
+}
+
+impl Fleet {
+    /// Opens or closes a sandbox's way to the model gateway. If the engine fails, closing is repeated later, and
+    /// opening is undone.
+    pub async fn set_models(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        route: Option<ModelRoute>,
+    ) -> Result<(), FleetError> {
+        let claim = record.claim(Step::Update).await?;
+        let fleet = self.clone();
+        self.carry_through(async move {
+            let record = &claim.record;
+            let opens = route.is_some();
+            let before = record.git.replace_model(route);
+            let told = fleet.tell(record).await;
+            if told.is_err() {
+                if opens {
+                    record.git.replace_model(before);
+                }
                 record.told.store(0, std::sync::atomic::Ordering::Relaxed);
             }
             told

@@ -89,13 +89,14 @@ async fn sweep_one(
         all.runs += pruned.runs;
         all.competitions += pruned.competitions;
         all.patches += pruned.patches;
+        all.model_calls += pruned.model_calls;
         if !pruned.reached(BATCH) {
             break;
         }
         tokio::time::sleep(BREATHER).await;
     }
     if all != Pruned::default() {
-        let Pruned { sandboxes, events, audit, runs, competitions, patches } = all;
+        let Pruned { sandboxes, events, audit, runs, competitions, patches, model_calls } = all;
         let whose = project.map_or_else(|| "operators".to_string(), |project| project.to_string());
         tracing::info!(
             sandboxes,
@@ -104,6 +105,7 @@ async fn sweep_one(
             runs,
             competitions,
             patches,
+            model_calls,
             "deleted old records of {whose}"
         );
     }
