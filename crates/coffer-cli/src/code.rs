@@ -138,6 +138,7 @@ fn language_of(file: &str) -> Option<&'static str> {
         "ts" | "mts" => Some("typescript"),
         "r" => Some("r"),
         "sh" | "bash" => Some("bash"),
+        "java" | "jsh" => Some("java"),
         _ => None,
     }
 }
