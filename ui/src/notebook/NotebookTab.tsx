@@ -24,7 +24,7 @@ function NoInterpreter() {
     <Empty icon={<NotebookPen aria-hidden className="size-6" />} title="This sandbox has no code interpreter">
       <p>
         Notebooks run in sandboxes of the template <code className="font-mono">{TEMPLATE}</code>: Python with pandas and
-        matplotlib, JavaScript, TypeScript, R and Bash. State stays between cells, and E2B&apos;s{" "}
+        matplotlib, JavaScript, TypeScript, R, Bash and Java. State stays between cells, and E2B&apos;s{" "}
         <code className="font-mono">run_code</code> uses the same kernels.
       </p>
       <p>
