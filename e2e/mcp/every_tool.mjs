@@ -19,7 +19,7 @@ for (const [name, transport] of Object.entries(transports)) {
   const client = new Client({ name: "suite", version: "0" });
   await client.connect(transport());
   const { tools } = await client.listTools();
-  assert.equal(tools.length, 21);
+  assert.equal(tools.length, 22);
   const call = async (tool, args) => {
     const result = await client.callTool({ name: tool, arguments: args });
     assert.ok(!result.isError, `${tool}: ${result.content[0].text}`);
@@ -52,6 +52,7 @@ for (const [name, transport] of Object.entries(transports)) {
   for (const one of ["read_process", "get_task", "fork_sandbox"]) called.add(one);
   // Each of these has an answer for people even where there is nothing to work on.
   const bad = {
+    run_code: { sandbox_id, code: "1 + 1" },
     git_clone: { sandbox_id, repository: "no-such" },
     git_diff: { sandbox_id },
     git_commit: { sandbox_id, message: "fix: nothing" },

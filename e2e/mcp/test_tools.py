@@ -24,6 +24,7 @@ TOOLS = [
     "run_command",
     "start_process",
     "read_process",
+    "run_code",
     "read_file",
     "write_file",
     "list_files",
@@ -202,6 +203,50 @@ def test_git_forks_and_tasks(transport, url, key, api, repository):
     over(transport, url, key, steps)
 
 
+# Answers as the code interpreter does; the real one needs a template that takes minutes to build (e2e/code).
+INTERPRETER = '''
+import http.server, json
+SHOWN = [{"type": "stdout", "text": "printed\\n"}, {"type": "result", "text": "<Figure>", "png": "aGVsbG8=", "extra": {}},
+         {"type": "result", "text": "42", "extra": {}, "is_main_result": True}]
+RAISED = [{"type": "error", "name": "ValueError", "value": "no", "traceback": "ValueError: no"}]
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer(["[]"])
+    def do_POST(self):
+        code = json.loads(self.rfile.read(int(self.headers["content-length"])))["code"]
+        lines = [*(RAISED if code == "raise" else SHOWN), {"type": "end_of_execution"}]
+        self.answer([json.dumps(line) for line in lines])
+    def answer(self, lines):
+        body = ("\\n".join(lines) + "\\n").encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.ThreadingHTTPServer(("127.0.0.1", 49999), Handler).serve_forever()
+'''
+
+
+@both
+def test_code(transport, url, key):
+    async def steps(tools):
+        sandbox = (await tools("create_sandbox", metadata={"suite": "mcp"}))["sandbox_id"]
+        here = {"sandbox_id": sandbox}
+        assert "code_interpreter_missing" in await tools.refused("run_code", **here, code="1")
+        await tools("write_file", **here, path="/tmp/interpreter.py", content=INTERPRETER)
+        await tools("start_process", **here, command="python3 /tmp/interpreter.py")
+        wait = "for n in $(seq 100); do curl -fs http://127.0.0.1:49999/ && exit; sleep 0.1; done; exit 1"
+        assert (await tools("run_command", **here, command=wait))["exit_code"] == 0
+        result = await tools.session.call_tool("run_code", {**here, "code": "show"})
+        assert not result.is_error and [block.type for block in result.content] == ["text", "image"]
+        assert (result.content[1].data, result.content[1].mime_type) == ("aGVsbG8=", "image/png")
+        assert [shown["text"] for shown in result.structured_content["results"]] == ["<Figure>", "42"]
+        assert result.structured_content["stdout"] == "printed\n"
+        assert (await tools("run_code", **here, code="raise"))["error"]["name"] == "ValueError"
+        await tools("destroy_sandbox", **here)
+
+    over(transport, url, key, steps)
+
+
 @both
 def test_bad_input_is_an_error_that_a_model_can_read(transport, url, key):
     nowhere = {"sandbox_id": "nope"}
@@ -209,6 +254,7 @@ def test_bad_input_is_an_error_that_a_model_can_read(transport, url, key):
         "run_command": {**nowhere, "command": "true"},
         "start_process": {**nowhere, "command": "true"},
         "read_process": {"execution_id": "nope"},
+        "run_code": {**nowhere, "code": "1"},
         "read_file": {**nowhere, "path": "/x"},
         "write_file": {**nowhere, "path": "/x", "content": ""},
         "list_files": nowhere,

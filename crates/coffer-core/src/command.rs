@@ -33,12 +33,20 @@ const SHELLS: [&str; 4] = ["sh", "bash", "dash", "ash"];
 /// The beginning of the word that stands for code in a language.
 const CODE: &str = "code:";
 
+/// The languages of the code interpreter, as policies name them.
+pub const LANGUAGES: [&str; 6] = ["python", "javascript", "typescript", "r", "bash", "java"];
+
 /// Most nested shell lines.
 const DEEPEST_SHELL: usize = 4;
 
 /// The command that stands for code in a language of the code interpreter.
 pub fn code(language: &str) -> Vec<String> {
     vec![format!("{CODE}{language}")]
+}
+
+/// Whether a word stands for code.
+pub fn is_code(word: &str) -> bool {
+    word.starts_with(CODE)
 }
 
 /// The effect on a command.
@@ -202,7 +210,7 @@ impl CommandPolicy {
     /// The verdict on one command. For code, only rules that name code count, and the default is to refuse:
     /// a policy that forbids `curl` and allows the rest would otherwise forbid nothing.
     fn decide(&self, words: Vec<String>) -> Judged {
-        let is_code = words.first().is_some_and(|first| first.starts_with(CODE));
+        let is_code = words.first().is_some_and(|first| is_code(first));
         let counts = |rule: &Rule| !is_code || rule.pattern.begins_with(CODE);
         let rule = self.rules.iter().position(|rule| counts(rule) && rule.pattern.fits(&words));
         let default = if is_code { Effect::Deny } else { self.default };

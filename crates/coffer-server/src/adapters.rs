@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use coffer_core::clock::now_ms;
-use coffer_core::command::RefusedCommand;
+use coffer_core::command::{self, RefusedCommand};
 use coffer_core::sync::Mutex;
 use coffer_core::{AuditId, Code, ExecutionSource, ProjectId, SandboxId};
 use coffer_fleet::Fleet;
@@ -84,6 +84,7 @@ impl Gate for Gatekeeper {
             return;
         }
         self.commands.tell(&record, what, ExecutionSource::E2b).await;
+        let is_code = what.words.first().is_some_and(|word| command::is_code(word));
         let id = AuditId::generate();
         self.audit
             .write(AuditRecord {
@@ -91,7 +92,7 @@ impl Gate for Gatekeeper {
                 project: Some(record.project),
                 // A client with the sandbox's token; it sends no key.
                 actor: format!("token:{sandbox}"),
-                action: "POST /process.Process/Start".to_string(),
+                action: if is_code { "POST /execute" } else { "POST /process.Process/Start" }.to_string(),
                 subject: Some(sandbox.to_string()),
                 status: 403,
                 code: Some(Code::CommandRefused.to_string()),

@@ -45,6 +45,12 @@ impl Default for Interpreter {
 /// Counts an interruption if it is dropped before the end.
 struct Running(Arc<Interpreter>, bool);
 
+impl Running {
+    fn finish(mut self) {
+        self.1 = true;
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         if !self.1 {
@@ -179,19 +185,18 @@ impl Interpreter {
             lines.push(json!({"type": "end_of_execution"}).to_string());
         }
         let running = Running(self, false);
-        let lines =
-            stream::unfold((lines.into_iter(), running), move |(mut lines, mut running)| async move {
-                match lines.next() {
-                    Some(line) => {
-                        Some((Ok::<_, Infallible>(Frame::data(Bytes::from(line + "\n"))), (lines, running)))
-                    }
-                    None if hangs => std::future::pending().await,
-                    None => {
-                        running.1 = true;
-                        None
-                    }
+        let lines = stream::unfold((lines.into_iter(), running), move |(mut lines, running)| async move {
+            match lines.next() {
+                Some(line) => {
+                    Some((Ok::<_, Infallible>(Frame::data(Bytes::from(line + "\n"))), (lines, running)))
                 }
-            });
+                None if hangs => std::future::pending().await,
+                None => {
+                    running.finish();
+                    None
+                }
+            }
+        });
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
 }

@@ -301,6 +301,38 @@ fn run_shell(shell: &str, line: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&command.output().unwrap().stderr).into_owned())
 }
 
+/// Code can start any program: a rule about commands says nothing about it.
+#[test]
+fn code_runs_only_if_a_rule_names_it() {
+    let permits = |policy: &CommandPolicy, language: &str| policy.permit(&super::code(language)).is_ok();
+    assert!(permits(&CommandPolicy::default(), "python"), "without a policy");
+    for blind in [
+        policy(Effect::Allow, &[(Effect::Deny, "curl")]),
+        policy(Effect::Deny, &[(Effect::Allow, "**")]),
+        policy(Effect::Deny, &[(Effect::Allow, "*")]),
+        policy(Effect::Deny, &[(Effect::Allow, "** code:python")]),
+        policy(Effect::Deny, &[(Effect::Allow, "cod*")]),
+        policy(Effect::Deny, &[]),
+    ] {
+        assert!(!permits(&blind, "python"), "{blind:?}");
+    }
+    let some = policy(
+        Effect::Allow,
+        &[(Effect::Deny, "code:bash"), (Effect::Allow, "code:*"), (Effect::Deny, "rm")],
+    );
+    assert!(permits(&some, "python") && permits(&some, "r") && !permits(&some, "bash"));
+    let refused = some.permit(&super::code("bash")).unwrap_err();
+    assert_eq!((refused.rule, refused.words), (Some(0), vec!["code:bash".to_string()]));
+    // A rule about code says nothing about commands.
+    let code = policy(Effect::Deny, &[(Effect::Allow, "code:*")]);
+    assert!(refused_words(&code, &["ls"]) && permits(&code, "python"));
+}
+
+fn refused_words(policy: &CommandPolicy, words: &[&str]) -> bool {
+    let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+    policy.permit(&words).is_err()
+}
+
 proptest! {
     /// A command on its own line is found, whatever is before it, or the line is refused.
     #[test]

@@ -57,6 +57,6 @@ mod tests {
             (Language::parse("Python"), Language::parse(""), Language::parse("cobol")),
             (None, None, None)
         );
-        assert_eq!(Language::names(), "python, javascript, typescript, r, bash, java");
+        assert_eq!(Language::ALL.map(Language::name), coffer_core::command::LANGUAGES);
     }
 }

@@ -34,6 +34,8 @@ pub(super) enum Refusal {
     ProjectConnections,
     /// It could be woken, but there is no room.
     NoRoom,
+    /// The project has a command policy that does not allow code.
+    CodeForbidden,
     /// A route that is for the server only.
     NoSuchRoute,
     BadSignature,
@@ -58,7 +60,7 @@ impl Refusal {
             | Self::NotTls
             | Self::BadMask => StatusCode::BAD_GATEWAY,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
-            Self::TokenMissing | Self::TokenWrong => StatusCode::FORBIDDEN,
+            Self::TokenMissing | Self::TokenWrong | Self::CodeForbidden => StatusCode::FORBIDDEN,
             Self::Transitioning => StatusCode::CONFLICT,
             Self::TooManyConnections | Self::ProjectConnections | Self::NoRoom | Self::TooManyGuesses => {
                 StatusCode::TOO_MANY_REQUESTS
@@ -89,6 +91,10 @@ impl Refusal {
                 "The project holds its share of the server's connections. Try again in a moment."
             }
             Self::NoRoom => "The host has no room to resume the sandbox now",
+            Self::CodeForbidden => {
+                "The project's command policy does not allow code in every language. Add a rule that allows `code:*`, or use \
+                 POST /api/v1/sandboxes/{id}/code for the languages that it allows"
+            }
             Self::NoSuchRoute => "Route not found",
             Self::BadSignature => "invalid signature",
             Self::OwnPath => {

@@ -62,7 +62,8 @@ use self::upload::{DRAINED, Source, Start, Upload};
 use self::upstream::{Exchange, Speaks};
 use crate::connection::Drains;
 use crate::connection::{Client, Midway};
-use coffer_guest::{Route, Target, Wake};
+use coffer_core::command;
+use coffer_guest::{Route, Target, Wake, interpreter};
 use coffer_shares::PoolSettings;
 
 /// With `never`, a request does not wake a paused sandbox, whatever its policy: for clients that reconnect by
@@ -141,6 +142,12 @@ impl Proxy {
         if let Some(Err(_)) = counted {
             return self.refuse(Refusal::ProjectConnections, request, Some(&sandbox), Some(port));
         }
+        if port == interpreter::PORT
+            && *request.method() == Method::POST
+            && self.forbids_code(&request, &target).await
+        {
+            return self.refuse(Refusal::CodeForbidden, request, Some(&sandbox), Some(port));
+        }
         let Ok(slot) = self.lanes.enter(&target) else {
             return self.refuse(Refusal::TooManyConnections, request, Some(&sandbox), Some(port));
         };
@@ -163,6 +170,21 @@ impl Proxy {
             origin::guard(answer.headers_mut(), named);
         }
         answer
+    }
+
+    /// Whether a policy keeps clients from the code interpreter. A request does not say which language its context has, so
+    /// all must be permitted.
+    async fn forbids_code<B>(&self, request: &Request<B>, target: &Target) -> bool {
+        let Some(guard) = self.gate.guard(target.sandbox) else { return false };
+        let permit = |language: &str| self.gate.permit(target.project, &command::code(language));
+        let Some(refused) = command::LANGUAGES.into_iter().find_map(|language| permit(language).err()) else {
+            return false;
+        };
+        // Strangers could fill the log.
+        if starts::has_token(request.headers(), &guard) {
+            self.gate.refused(target.sandbox, &refused).await;
+        }
+        true
     }
 
     /// Asks the gate about a request that could start a command.

@@ -67,6 +67,16 @@ fn contains_ignoring_case(text: &str, wanted: &str) -> bool {
     text.as_bytes().windows(wanted.len()).any(|window| window.eq_ignore_ascii_case(wanted.as_bytes()))
 }
 
+/// Whether a client has the sandbox's access token, if there is one.
+pub(super) fn has_token(headers: &HeaderMap, guard: &Guard) -> bool {
+    let Some(token) = &guard.access_token else { return true };
+    let mut given = headers.get_all(ACCESS_TOKEN).iter();
+    match (given.next(), given.next()) {
+        (Some(given), None) => bool::from(given.as_bytes().ct_eq(token.as_bytes())),
+        _ => false,
+    }
+}
+
 /// Passes a request that may start its command. For a refused one, the caller handles the rest of the body.
 pub(super) async fn look(
     mut parts: Parts,
@@ -74,15 +84,8 @@ pub(super) async fn look(
     (gate, guard): (&dyn Gate, &Guard),
     (project, looks): (ProjectId, &Shares<ProjectId>),
 ) -> Result<Request<Full<Bytes>>, Refused> {
-    if let Some(token) = &guard.access_token {
-        let mut given = parts.headers.get_all(ACCESS_TOKEN).iter();
-        let is_right = match (given.next(), given.next()) {
-            (Some(given), None) => bool::from(given.as_bytes().ct_eq(token.as_bytes())),
-            _ => false,
-        };
-        if !is_right {
-            return Err(Refused { answer: Box::new(stranger()), what: None });
-        }
+    if !has_token(&parts.headers, guard) {
+        return Err(Refused { answer: Box::new(stranger()), what: None });
     }
     let codec = Codec::of(&parts.headers);
     let unclear = |why: &str| {

@@ -45,6 +45,9 @@ async fn refusals_of_our_own_api() {
     let made = create(json!({})).await.expect(201).json();
     check("idempotency_key_reused", &create(json!({"metadata": {"a": "b"}})).await);
 
+    let code = format!("/api/v1/sandboxes/{}/code", made["id"].as_str().unwrap());
+    check("code_interpreter_missing", &app.post(&code, json!({"code": "1 + 1"})).await);
+
     let policy = json!({"rules": [{"effect": "deny", "pattern": "rm", "note": "files stay"}]});
     app.put("/api/v1/policy", policy).await.expect(200);
     let exec = format!("/api/v1/sandboxes/{}/exec", made["id"].as_str().unwrap());

@@ -16,6 +16,7 @@ mod audit;
 mod breaker;
 mod bundles;
 mod catalogue;
+mod code;
 mod competitions;
 mod deadlines;
 mod e2b;

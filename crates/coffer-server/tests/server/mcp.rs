@@ -78,6 +78,45 @@ async fn a_tool_is_a_request_with_the_callers_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn code_shows_images_to_a_model_and_long_output_has_a_handle() {
+    let app = TestApp::start().await;
+    let session = begin(&app, &app.key).await;
+    let id = app.create(json!({})).await;
+    let run = async |arguments: Value| {
+        let mut all = json!({"sandbox_id": id});
+        all.as_object_mut().unwrap().extend(arguments.as_object().unwrap().clone());
+        call(&app, &app.key, &session, "run_code", all).await
+    };
+    let missing = run(json!({"code": "1"})).await;
+    assert_eq!(missing["_meta"]["coffer/error"]["code"], "code_interpreter_missing");
+    app.engine.agentd(id.parse().unwrap()).interpreter().install();
+
+    let shown = run(json!({"code": "show 42", "artifacts": true})).await;
+    let image = json!({"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"});
+    assert_eq!(shown["content"][1], image, "{shown}");
+    let text = shown["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("before") && text.contains("42") && text.contains("artifact"), "{text}");
+    let structured = &shown["structuredContent"];
+    assert_eq!((&structured["results"][1]["text"], &structured["images"]), (&json!("42"), &json!(1)));
+    assert_eq!(structured["results"][0]["forms"], json!(["text", "png", "data", "chart"]));
+    assert_eq!(structured["artifacts"].as_array().unwrap().len(), 3);
+
+    let failed = run(json!({"code": "raise by zero"})).await;
+    assert_eq!(failed["isError"], json!(false), "the code failed, not the tool: {failed}");
+    assert_eq!(failed["structuredContent"]["error"]["name"], "ZeroDivisionError");
+    assert!(failed["content"][0]["text"].as_str().unwrap().starts_with("ZeroDivisionError: by zero"));
+
+    let much = run(json!({"code": "flood 4", "max_output_bytes": 300})).await["structuredContent"].clone();
+    assert_eq!(much["stdout_rest"], 100);
+    assert!(much["stdout"].as_str().unwrap().len() < 400);
+    let rest = json!({"execution_id": much["execution_id"], "stdout_offset": 100});
+    let rest = call(&app, &app.key, &session, "read_process", rest).await["structuredContent"].clone();
+    assert_eq!((&rest["state"], &rest["stdout"]["more"]), (&json!("exited"), &json!(true)), "{rest}");
+    let late = run(json!({"code": "hang", "timeout_s": 1})).await;
+    assert_eq!(late["structuredContent"]["timed_out"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_of_its_key_alone() {
     let app = TestApp::start().await;
     let session = begin(&app, &app.key).await;

@@ -96,6 +96,7 @@ fn body(method: &Method, path: &str) -> Value {
     match (method.as_str(), path) {
         ("PUT", path) if path.ends_with("/network") => json!({"base": "public"}),
         ("POST", path) if path.ends_with("/exec") || path.ends_with("/execute") => json!({"command": "true"}),
+        ("POST", path) if path.ends_with("/code") => json!({"code": "1"}),
         ("POST", path) if path.ends_with("/files") => json!({"action": "mkdir", "path": "/x"}),
         ("POST", path) if path.ends_with("/timeout") => json!({"timeout_s": 5}),
         ("POST", path) if path.ends_with("/rollback") => json!({"snapshot_id": SandboxId::generate()}),
@@ -194,6 +195,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "project" => mine.clone(),
         "path" => "etc/hosts".to_string(),
         "pid" => "1".to_string(),
+        "context" => "1".to_string(),
         "secret" => "mine-alone".to_string(),
         "task" => task.clone(),
         "run" => run.clone(),

@@ -2,8 +2,8 @@
 
 use coffer_core::{ExecutionId, Role, SandboxId, SandboxState, StateName};
 use coffer_store::{
-    Changes, Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution, NewKey,
-    NewSandbox, Process, ProjectScope, SegmentRow, SegmentState, Store,
+    Changes, CodeOf, Collected, ExecutionFilter, ExecutionRow, ExecutionSource, ExecutionState, NewExecution,
+    NewKey, NewSandbox, Process, ProjectScope, SegmentRow, SegmentState, Store,
 };
 
 use crate::databases::on_both;
@@ -137,6 +137,41 @@ on_both! {
         assert_eq!(store.sandboxes_with_lost_executions().await.unwrap(), []);
         let lost = ExecutionFilter { state: Some(ExecutionState::Lost), ..all };
         assert_eq!(store.executions(&mine, &lost).await.unwrap().len(), 2);
+    }
+
+    async fn code_that_a_dead_server_left_running_is_lost(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let id = running(&store, &mine, sandbox()).await.id;
+        let code = |started_ms| ExecutionRow {
+            code: Some(CodeOf { language: "python".into(), context: Some("kernel".into()) }),
+            started_ms,
+            ..execution(&mine, id, "1 + 1")
+        };
+        let (old, new, command) = (code(START), code(START + 10), execution(&mine, id, "make"));
+        for row in [&old, &new, &command] {
+            store.begin_execution(row.clone()).await.unwrap();
+        }
+        assert_eq!(store.execution(&mine, old.id).await.unwrap().as_ref(), Some(&old));
+        let of_code = ExecutionFilter { is_code: true, ..of(id) };
+        let found = store.executions(&mine, &of_code).await.unwrap();
+        assert_eq!(found.len(), 2, "the command is none");
+        assert_eq!(store.executions(&theirs, &of_code).await.unwrap(), []);
+        // It writes to the log without a position in the journal.
+        let segments = vec![segment(&mine, id, 0, 50, START)];
+        let batch = Collected { journal: None, segments, ..collected(&mine, id, 4) };
+        store.record_collected(batch).await.unwrap();
+        assert_eq!(store.journal_position(id).await.unwrap(), None);
+
+        // Those that began before the server did, and no commands.
+        assert_eq!(store.lose_code_executions(START + 10, START + 20).await.unwrap(), 1);
+        assert_eq!(store.lose_code_executions(START + 10, START + 20).await.unwrap(), 0);
+        let lost = store.execution(&mine, old.id).await.unwrap().unwrap();
+        assert_eq!((lost.state, lost.ended_ms), (ExecutionState::Lost, Some(START + 20)));
+        for row in [new, command] {
+            assert_eq!(store.execution(&mine, row.id).await.unwrap().unwrap().state, ExecutionState::Running);
+        }
+        assert_eq!(kinds(&store, &mine).await.last().map(String::as_str), Some("execution.ended"));
     }
 
     async fn segments_age_unless_they_are_written_to(database: &TestDatabase) {

@@ -103,6 +103,14 @@ fn bad_values_name_key_value_origin_and_what_is_allowed() {
              `sandbox.max_lifetime`, which is 24h",
         ),
         (
+            given("[code]\ntimeout = \"2h\"\n"),
+            "bad setting `code.timeout` = \"2h\" (FILE:2): must not be longer than `code.longest_timeout`, which is 1h",
+        ),
+        (
+            given("").set("code.most_output=1KiB"),
+            "bad setting `code.most_output` = \"1KiB\" (flag --set): must be 64KiB to 256MiB",
+        ),
+        (
             given("[log]\nformat = \"xml\"\n"),
             "bad setting `log.format` = \"xml\" (FILE:2): unknown variant `xml`, expected `text` or `json`; must be \
              one of `text`, `json`",

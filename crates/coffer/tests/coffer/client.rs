@@ -138,6 +138,7 @@ fn the_verbs_of_a_client() {
     signing_in(&user, &data);
     sandboxes(&user);
     commands(&user);
+    code(&user);
     copies(&user);
     watching(&user);
     snapshots(&user);
@@ -231,6 +232,82 @@ fn commands(user: &User) {
             &["ls", "-o", "table"],
         ],
     );
+}
+
+/// Answers as the code interpreter does; the real one needs a template that takes minutes to build.
+const INTERPRETER: &str = r#"
+import http.server, json, sys
+LINES = {
+    "print": [{"type": "stdout", "text": "printed\n"}, {"type": "stderr", "text": "warned\n"}],
+    "value": [{"type": "result", "text": "42", "extra": {}, "is_main_result": True}],
+    "image": [{"type": "result", "png": "aGVsbG8=", "chart": {"type": "bar"}, "extra": {}, "is_main_result": False}],
+    "raise": [{"type": "error", "name": "ValueError", "value": "no", "traceback": "Traceback:\nValueError: no"}],
+}
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer([json.dumps([{"id": "one", "language": "python", "cwd": "/home/user"}])])
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        count = {"type": "number_of_executions", "execution_count": 1}
+        lines = [count, *LINES.get(asked["code"].strip(), []), {"type": "end_of_execution"}]
+        self.answer([json.dumps(line) for line in lines])
+    def answer(self, lines):
+        body = ("\n".join(lines) + "\n").encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", 49999), Handler).serve_forever()
+"#;
+
+fn code(user: &User) {
+    std::fs::write(user.scratch.join("value.py"), "value").unwrap();
+    user.check(
+        "code_refused",
+        &[
+            &["code", "box", "-c", "1 + 1"],
+            &["code", "nothing", "-c", "1"],
+            &["code", "box", "none.py"],
+            &["code", "none.py"],
+            &["code", "box", "value.py", "-c", "1"],
+            &["code", "a", "b", "c"],
+            &["code", "box", "-l", "perl", "-c", "1"],
+            &["code", "--notebook", "out.ipynb"],
+            &["code", "--notebook", "out.ipynb", "nothing"],
+            &["code", "-c", "1"],
+        ],
+    );
+    std::fs::write(user.scratch.join("interpreter.py"), INTERPRETER).unwrap();
+    user.done(&["cp", "interpreter.py", "box:/tmp/interpreter.py"]);
+    user.done(&[
+        "exec",
+        "box",
+        "setsid python3 /tmp/interpreter.py >/dev/null 2>&1 & for n in $(seq 100); do \
+         curl -fs http://127.0.0.1:49999/ && break; sleep 0.1; done",
+    ]);
+    user.check(
+        "code",
+        &[
+            &["code", "box", "-c", "print"],
+            &["code", "box", "value.py"],
+            &["code", "box", "-c", "image"],
+            &["code", "box", "-c", "image", "--save", "saved"],
+            &["code", "box", "-c", "raise"],
+            &["code", "box", "--context", "one", "-c", "value"],
+            &["code", "box", "--context", "none", "-c", "value"],
+            &["code", "--notebook", "out.ipynb", "box"],
+        ],
+    );
+    user.check_with("code_stdin", "value", &[&["code", "box", "-"]]);
+    assert_eq!(std::fs::read_to_string(user.scratch.join("saved/result-1.png")).unwrap(), "hello");
+    let (exit, stdout, _) = user.output(&["code", "box", "-o", "json", "-c", "raise"], "");
+    let ran: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((exit, ran["error"]["name"].as_str()), (1, Some("ValueError")), "{ran}");
+    let notebook = std::fs::read_to_string(user.scratch.join("out.ipynb")).unwrap();
+    let notebook: serde_json::Value = serde_json::from_str(&notebook).unwrap();
+    assert_eq!(notebook["cells"][1]["outputs"][0]["data"]["text/plain"], "42");
 }
 
 fn copies(user: &User) {
