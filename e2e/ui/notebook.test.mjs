@@ -196,7 +196,7 @@ test('a fork goes on from a cell, and those who only read cannot run', async () 
     await page.waitForURL((url) => !url.pathname.includes(id))
     await cell(page, 1).getByText('ran before the fork').waitFor()
     await output(page, 1).getByText('output 1').waitFor()
-    assert.equal(await cell(page, 2).count(), 0)
+    assert.equal(await output(page, 2).count(), 0)
     // The interpreter of the fork runs with the state of the source: its counter goes on.
     await page.getByRole('button', { name: 'Add a cell after cell 1' }).click()
     await write(page, 2, [{ type: 'stdout', text: 'another way' }])
