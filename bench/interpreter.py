@@ -22,6 +22,7 @@ TEMPLATE = "code-interpreter-v1"
 PACKAGES = ["ipykernel>=7,<8", "orjson", "jupyter_client"]
 RUN, BARE_RUN = "`1+1` in a sandbox, through the server", "`1+1` in a bare ipykernel, by jupyter_client"
 FIRST, BARE_FIRST = "create a sandbox, `1+1`", "start a bare ipykernel, `1+1`"
+TOGETHER = "an idle sandbox with a Python kernel"
 MARK = "run/e2b/.E2B_SANDBOX_ID"
 IDLE = 8
 
@@ -146,14 +147,13 @@ def idle(report: Report, client: Client, bare: Bare):
         sums = defaultdict(float)
         for pid in processes:
             sums[kind(pid)] += proportional_kib(pid) / 1024
-        sums["an idle sandbox with a Python kernel"] = sum(sums.values())
-        for name, mib in sums.items():
+        for name, mib in {TOGETHER: sum(sums.values()), **sums}.items():
             parts[name].append(mib)
     alone = proportional_kib(int(bare("memory"))) / 1024
     bare("stop")
     for sandbox in sandboxes:
         client.destroy(sandbox)
-    rows = [[name, short(statistics.median(values))] for name, values in sorted(parts.items())]
+    rows = [[name, short(statistics.median(values))] for name, values in parts.items()]
     rows.append(["a bare ipykernel", short(alone)])
     report.say(
         f"Memory of each of {len(next(iter(parts.values())))} sandboxes that have run `1+1` and are idle; pages that processes "

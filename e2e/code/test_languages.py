@@ -1,6 +1,7 @@
-"""The other languages: JavaScript and TypeScript by Deno, R by IRkernel, Bash by our own driver."""
+"""The other languages: JavaScript and TypeScript by Deno, R by IRkernel, Bash and Java by drivers of our own."""
 
 import pytest
+from e2b import TimeoutException
 
 
 def test_javascript(box):
@@ -73,3 +74,41 @@ def test_each_has_the_sandboxes_variables(make, language, code, said):
     assert "".join(sandbox.run_code(code, language=language).logs.stdout) == said
     assert "".join(sandbox.run_code(code, language=language, envs={"PLACE": "there"}).logs.stdout) == "there\n"
     assert "".join(sandbox.run_code(code, language=language).logs.stdout) == said
+
+
+def test_java_keeps_state_prints_shows_and_raises(box):
+    context = box.create_code_context(language="java")
+    assert box.run_code("int x = 40;\nint twice(int n) {\n    return 2 * n;\n}", context=context).text is None
+    done = box.run_code("x += 2;\nx", context=context)
+    assert done.text == "42" and done.results[0].is_main_result
+    assert box.run_code('"text"', context=context).text == "text"
+    out, err = [], []
+    code = 'System.out.println("é"); System.err.print("bad"); List.of(twice(3), x)'
+    done = box.run_code(code, context=context, on_stdout=out.append, on_stderr=err.append)
+    assert "".join(done.logs.stdout) == "é\n" and done.logs.stdout[0] == "é" and done.logs.stderr == ["bad"]
+    assert out and err and done.text == "[6, 42]"
+    raised = box.run_code('throw new IllegalStateException("oh")', context=context).error
+    assert (raised.name, raised.value) == ("java.lang.IllegalStateException", "oh") and "at" in raised.traceback
+    refused = box.run_code("int y = ;", context=context).error
+    assert refused.name == "CompilationException" and "illegal start of expression" in refused.value
+    assert box.run_code("twice(x)", context=context).text == "84", "an error loses nothing"
+
+
+def test_java_has_variables_as_properties(make):
+    sandbox = make(envs={"PLACE": "it's = é"})
+    get = 'System.getProperty("PLACE") + "|" + System.getProperty("CALL", "none")'
+    assert sandbox.run_code(get, language="java").text == "it's = é|none"
+    assert sandbox.run_code(get, language="java", envs={"CALL": "a", "PLACE": "b"}).text == "b|a"
+    assert sandbox.run_code(get, language="java").text == "it's = é|none"
+
+
+def test_java_is_interrupted_and_dies_as_others(box):
+    context = box.create_code_context(language="java")
+    box.run_code("int kept = 7;", context=context)
+    for endless in ("while (true) { }", "Thread.sleep(300_000);"):
+        with pytest.raises(TimeoutException):
+            box.run_code(endless, context=context, timeout=3)
+        assert box.run_code("kept", context=context, timeout=30).text == "7"
+    died = box.run_code("System.exit(1)", context=context)
+    assert died.error.name == "ContextRestarting"
+    assert box.run_code("1 + 1", context=context, timeout=60).text == "2"

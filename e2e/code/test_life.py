@@ -65,8 +65,9 @@ def test_the_service_comes_back_when_it_is_killed(make, eventually):
     sandbox = make()
     sandbox.run_code("x = 1")
     before = sandbox.commands.run("pgrep -c -f ipykernel_launcher").stdout
-    for _ in range(3):
-        sandbox.commands.run("pkill -9 -f '[c]offer-code serve'", user="root")
+    # Also by the names of E2B's programs, which are one here.
+    for words in ("[c]offer-code serve", "[j]upyter-server", "[u]vicorn main:app"):
+        sandbox.commands.run(f"pkill -9 -f '{words}'", user="root")
         health = "curl -s -o /dev/null -w '%{http_code}' --retry 60 --retry-delay 1 --retry-all-errors -f http://0.0.0.0:49999/health"
         assert sandbox.commands.run(health, timeout=60).stdout.endswith("200")
         assert sandbox.run_code("x = 1; x").text == "1"

@@ -185,6 +185,7 @@ test(
       sandboxes: '/sandboxes',
       create: '/sandboxes?create=true',
       overview: `/sandboxes/${id}`,
+      notebook: `/sandboxes/${id}/notebook`,
       files: `/sandboxes/${id}/files?path=%22/home/user/app%22`,
       editor: `/sandboxes/${id}/files?open=%22/home/user/app/main.py%22`,
       processes: `/sandboxes/${id}/processes`,

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 pub struct NewCode {
     #[schema(example = "1 + 1")]
     pub code: String,
-    /// `python` (the default), `javascript`, `typescript`, `r` or `bash`; its default context runs the code.
+    /// `python` (the default), `javascript`, `typescript`, `r`, `bash` or `java`; its default context runs the code.
     #[serde(default)]
     #[schema(example = "python")]
     pub language: Option<String>,
@@ -248,7 +248,7 @@ pub struct CodeContext {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewCodeContext {
-    /// `python` (the default), `javascript`, `typescript`, `r` or `bash`.
+    /// `python` (the default), `javascript`, `typescript`, `r`, `bash` or `java`.
     #[serde(default)]
     #[schema(example = "python")]
     pub language: Option<String>,

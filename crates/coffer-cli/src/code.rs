@@ -31,7 +31,7 @@ pub struct Code {
     /// The code, instead of a file
     #[arg(short, long, value_name = "CODE")]
     code: Option<String>,
-    /// python, javascript, typescript, r or bash [default: by the file's name, or python]
+    /// python, javascript, typescript, r, bash or java [default: by the file's name, or python]
     #[arg(short, long, value_name = "NAME")]
     language: Option<String>,
     /// The context that runs it, instead of the language's own
@@ -138,6 +138,7 @@ fn language_of(file: &str) -> Option<&'static str> {
         "ts" | "mts" => Some("typescript"),
         "r" => Some("r"),
         "sh" | "bash" => Some("bash"),
+        "java" | "jsh" => Some("java"),
         _ => None,
     }
 }

@@ -36,6 +36,7 @@ pub(crate) enum Language {
     TypeScript,
     R,
     Bash,
+    Java,
 }
 
 /// How a kernel stops what it runs.
@@ -47,7 +48,8 @@ pub(crate) enum Interrupt {
 }
 
 impl Language {
-    pub(crate) const ALL: [Self; 5] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::R, Self::Bash];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Python, Self::JavaScript, Self::TypeScript, Self::R, Self::Bash, Self::Java];
 
     pub(crate) fn parse(name: &str) -> Option<Self> {
         match name.trim().to_ascii_lowercase().as_str() {
@@ -56,6 +58,7 @@ impl Language {
             "typescript" | "ts" => Some(Self::TypeScript),
             "r" => Some(Self::R),
             "bash" => Some(Self::Bash),
+            "java" => Some(Self::Java),
             _ => None,
         }
     }
@@ -67,6 +70,7 @@ impl Language {
             Self::TypeScript => "typescript",
             Self::R => "r",
             Self::Bash => "bash",
+            Self::Java => "java",
         }
     }
 
@@ -76,17 +80,18 @@ impl Language {
             Self::JavaScript | Self::TypeScript => place.home.join("bin/deno"),
             Self::R => "/usr/bin/R".into(),
             Self::Bash => "/bin/bash".into(),
+            Self::Java => place.home.join("java/bin/java"),
         }
     }
 
-    /// The arguments of a Jupyter kernel, given its connection file.
+    /// The arguments of a Jupyter kernel, given its connection file; none of others.
     pub(crate) fn arguments(self, connection: &Path) -> Vec<String> {
         let file = connection.display().to_string();
         let words: &[&str] = match self {
             Self::Python => &["-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", &file],
             Self::JavaScript | Self::TypeScript => &["jupyter", "--kernel", "--conn", &file],
             Self::R => &["--slave", "-e", "IRkernel::main()", "--args", &file],
-            Self::Bash => &[],
+            Self::Bash | Self::Java => &[],
         };
         words.iter().map(ToString::to_string).collect()
     }
@@ -103,15 +108,20 @@ impl Language {
             Self::JavaScript | Self::TypeScript => ["NO_COLOR", "DENO_COMPAT", "DENO_NO_UPDATE_CHECK"]
                 .map(|name| (name, "1".to_string()))
                 .to_vec(),
-            Self::R | Self::Bash => Vec::new(),
+            Self::R | Self::Bash | Self::Java => Vec::new(),
         }
     }
 
     pub(crate) fn interrupt(self) -> Interrupt {
         match self {
-            Self::JavaScript | Self::TypeScript => Interrupt::Message,
+            Self::JavaScript | Self::TypeScript | Self::Java => Interrupt::Message,
             Self::Python | Self::R | Self::Bash => Interrupt::Signal,
         }
+    }
+
+    /// Whether code finds variables that its kernel was started with where it looks for them.
+    pub(crate) fn reads_environment(self) -> bool {
+        self != Self::Java
     }
 
     /// Whether its kernel listens on Unix sockets.
@@ -154,8 +164,8 @@ void 0;"#,
                     .to_string(),
             ),
             Self::Bash => Some("RANDOM=$(od -An -N4 -tu4 /dev/urandom)\n".to_string()),
-            // Its generator has no seed that code could set.
-            Self::JavaScript | Self::TypeScript => None,
+            // Their generators have no seed that code could set.
+            Self::JavaScript | Self::TypeScript | Self::Java => None,
         }
     }
 
@@ -172,7 +182,7 @@ void 0;"#,
                  kernel <- base::get0('kernel', frame, inherits = FALSE); \
                  if (methods::is(kernel, 'Kernel')) kernel$connection_info$key <- {key} }}))\n"
             )),
-            Self::JavaScript | Self::TypeScript | Self::Bash => None,
+            Self::JavaScript | Self::TypeScript | Self::Bash | Self::Java => None,
         }
     }
 
@@ -208,6 +218,9 @@ void 0;"#,
                 (Self::R, None) => writeln!(code, "base::invisible(base::Sys.unsetenv({key}))"),
                 (Self::Bash, Some(value)) => writeln!(code, "export {name}={value}"),
                 (Self::Bash, None) => writeln!(code, "unset {name}"),
+                // A process cannot change its environment: they are properties, as in E2B's kernel.
+                (Self::Java, Some(value)) => writeln!(code, "+{key}={value}"),
+                (Self::Java, None) => writeln!(code, "-{key}="),
             };
         }
         code
@@ -228,6 +241,12 @@ void 0;"#,
             return format!("'{}'", text.replace('\'', r"'\''"));
         }
         let mut out = String::with_capacity(text.len() + 2);
+        if self == Self::Java {
+            for unit in text.encode_utf16() {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+            return out;
+        }
         out.push('"');
         for character in text.chars() {
             match (self, character) {
@@ -273,6 +292,7 @@ mod tests {
             "__import__('os').environ[\"A\"] = \"a'\\\"\\U000000e9\"\n"
         );
         assert_eq!(set(Language::JavaScript, "\u{2028}"), "Deno.env.set(\"A\", \"\\u{2028}\");\n");
+        assert_eq!(set(Language::Java, "=é"), "+\\u0041=\\u003d\\u00e9\n");
         assert!(set(Language::R, "é\\").contains(r#""\u{e9}\\""#));
     }
 

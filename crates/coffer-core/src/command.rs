@@ -34,7 +34,7 @@ const SHELLS: [&str; 4] = ["sh", "bash", "dash", "ash"];
 const CODE: &str = "code:";
 
 /// The languages of the code interpreter, as policies name them.
-pub const LANGUAGES: [&str; 5] = ["python", "javascript", "typescript", "r", "bash"];
+pub const LANGUAGES: [&str; 6] = ["python", "javascript", "typescript", "r", "bash", "java"];
 
 /// Most nested shell lines.
 const DEEPEST_SHELL: usize = 4;

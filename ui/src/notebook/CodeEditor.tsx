@@ -81,5 +81,5 @@ export function CodeEditor({ value, language, label, editable, focus = false, on
   useEffect(() => {
     view.current?.dispatch({ effects: changing.current.theme.reconfigure(EditorView.theme({}, { dark })) });
   }, [dark]);
-  return <div ref={box} className="min-h-9 py-0.5" />;
+  return <div ref={box} className="min-h-9 px-2 py-0.5" />;
 }

@@ -24,7 +24,7 @@ function NoInterpreter() {
     <Empty icon={<NotebookPen aria-hidden className="size-6" />} title="This sandbox has no code interpreter">
       <p>
         Notebooks run in sandboxes of the template <code className="font-mono">{TEMPLATE}</code>: Python with pandas and
-        matplotlib, JavaScript, TypeScript, R and Bash. State stays between cells, and E2B&apos;s{" "}
+        matplotlib, JavaScript, TypeScript, R, Bash and Java. State stays between cells, and E2B&apos;s{" "}
         <code className="font-mono">run_code</code> uses the same kernels.
       </p>
       <p>
@@ -92,6 +92,8 @@ function Cells({ sandbox, why }: { sandbox: Sandbox; why?: string }) {
       <Loading what="Reading the notebook" />
     );
   }
+  // Where nothing can be run, there is nothing to write.
+  const cells = notebook.cells.filter((cell) => why === undefined || cell.phase !== "new" || cell.source !== "");
   const ran = notebook.cells.filter((cell) => cell.execution !== undefined);
   const languages = LANGUAGES.filter((language) => ran.some((cell) => cell.language === language));
   return (
@@ -127,22 +129,22 @@ function Cells({ sandbox, why }: { sandbox: Sandbox; why?: string }) {
         />
       </div>
       {record.error !== null && <ErrorBox error={record.error} retry={() => void record.refetch()} />}
-      {notebook.cells.map((cell, at) => (
+      {cells.map((cell, at) => (
         <CellCard
           key={cell.key}
           id={id}
           cell={cell}
           number={at + 1}
-          isLast={at === notebook.cells.length - 1}
+          isLast={at === cells.length - 1}
           why={why}
           focus={cell.key === focused}
           onFocus={setFocused}
           onFork={setForking}
         />
       ))}
-      {notebook.cells.length === 0 && (
+      {cells.length === 0 && (
         <Empty icon={<NotebookPen aria-hidden className="size-6" />} title="No cells">
-          Add one, write code in it, and run it with Shift+Enter.
+          {why === undefined ? "Add one, write code in it, and run it with Shift+Enter." : "Nothing has run here."}
         </Empty>
       )}
       {forking !== undefined && (

@@ -32,7 +32,7 @@ function FrameTable({ frame, label }: { frame: Frame; label: string }) {
   return (
     <div className="min-w-0">
       <div
-        className="max-h-96 overflow-auto rounded-md border border-line"
+        className="max-h-96 w-fit max-w-full overflow-auto rounded-md border border-line"
         role="region"
         aria-label={label}
         tabIndex={0}

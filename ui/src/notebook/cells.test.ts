@@ -66,7 +66,7 @@ describe("a notebook", () => {
       { output_type: "stream", name: "stdout", text: ["a\n", "b"] },
       {
         output_type: "execute_result",
-        data: { "text/plain": ["1"], "image/png": "iVBO", "e2b/data": { a: [1] }, "x/y": 2 },
+        data: { "text/plain": ["1"], "image/png": "iVBO", "application/vnd.e2b.data+json": { a: [1] }, "x/y": 2 },
       },
     ],
     ...more,
@@ -90,6 +90,12 @@ describe("a notebook", () => {
     });
     expect(raised?.phase).toBe("failed");
     expect(raised?.outputs).toEqual([{ kind: "error", error: { name: "E", value: "v", traceback: "1\n2" } }]);
+  });
+
+  it("says of code that was cut off that it was", () => {
+    const about = { coffer: { execution_id: "e1", language: "r", state: "lost" } };
+    const [cell] = fromNotebook({ cells: [code("e1", { metadata: about, outputs: [] })] });
+    expect(cell).toMatchObject({ language: "r", phase: "stopped", outputs: [{ kind: "note" }] });
   });
 
   it("that is none has no cells", () => {

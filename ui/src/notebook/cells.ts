@@ -25,7 +25,7 @@ export interface Cell {
   inherited?: boolean;
 }
 
-export const LANGUAGES = ["python", "javascript", "typescript", "r", "bash"] as const;
+export const LANGUAGES = ["python", "javascript", "typescript", "r", "bash", "java"] as const;
 
 /** Most that a cell shows: text of one stream together, and results. The record on the server has more. */
 const MOST_TEXT = 400_000;
@@ -122,8 +122,8 @@ const MIME: Record<string, keyof Result> = {
   "text/latex": "latex",
   "application/javascript": "javascript",
   "application/json": "json",
-  "e2b/data": "data",
-  "e2b/chart": "chart",
+  "application/vnd.e2b.data+json": "data",
+  "application/vnd.e2b.chart+json": "chart",
 };
 
 /** Text in a notebook may be a list of lines. */
@@ -161,7 +161,11 @@ function outputOf(told: Told): Output | undefined {
   }
 }
 
-const PHASES: Record<string, Phase> = { running: "stopped", ok: "done", succeeded: "done" };
+/** Words for what the record says of code that did not come to its own end. */
+const UNENDED: Record<string, string> = {
+  running: "It was still running when this was read.",
+  lost: "It was cut off: the server or the sandbox ended while it ran.",
+};
 
 /** The cells of a notebook as the server exports it. */
 export function fromNotebook(notebook: unknown): Cell[] {
@@ -175,7 +179,9 @@ export function fromNotebook(notebook: unknown): Cell[] {
       const outputs = objects(cell.outputs).map(outputOf);
       read.outputs = outputs.filter((output) => output !== undefined).reduce(withOutput, [] as Output[]);
       const failed = read.outputs.some((output) => output.kind === "error");
-      read.phase = failed ? "failed" : (PHASES[word(about.status)] ?? "done");
+      const unended = UNENDED[word(about.state)];
+      if (unended !== undefined) read.outputs = withOutput(read.outputs, { kind: "note", text: unended });
+      read.phase = failed ? "failed" : unended === undefined ? "done" : "stopped";
       read.execution = word(about.execution_id);
       read.count = typeof cell.execution_count === "number" ? cell.execution_count : undefined;
       return read;

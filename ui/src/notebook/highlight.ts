@@ -6,6 +6,7 @@ const WORDS: Record<string, string> = {
     "and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield True False None match case",
   javascript:
     "async await break case catch class const continue default delete do else export extends finally for function if import in instanceof let new null of return static super switch this throw try typeof undefined var void while yield true false interface type enum",
+  java: "abstract boolean break byte case catch char class continue default do double else enum extends false final finally float for if implements import instanceof int interface long new null package private protected public record return short static super switch synchronized this throw throws true try var void while",
   r: "break else for function if in next repeat return while TRUE FALSE NULL NA NaN Inf library",
   bash: "case do done elif else esac export fi for function if in local readonly return select set shift then time unset until while",
 };
@@ -13,7 +14,7 @@ const WORDS: Record<string, string> = {
 function parser(language: string): StreamParser<{ until?: string }> {
   const family = language === "typescript" ? "javascript" : language;
   const words = new Set((WORDS[family] ?? "").split(" "));
-  const slashes = family === "javascript";
+  const slashes = family === "javascript" || family === "java";
   return {
     name: language,
     startState: () => ({}),
@@ -32,7 +33,8 @@ function parser(language: string): StreamParser<{ until?: string }> {
         stream.skipToEnd();
         return "comment";
       }
-      const long = slashes ? stream.match("`") : family === "python" && stream.match(/^("""|''')/);
+      const long =
+        family === "javascript" ? stream.match("`") : /^(python|java)$/.test(family) && stream.match(/^("""|''')/);
       if (long) {
         state.until = stream.current();
         return "string";

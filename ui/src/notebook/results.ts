@@ -164,7 +164,8 @@ export function frameDocument(html: string, dark: boolean): string {
 /** How high a frame should be, by what is in it: nobody outside can measure it. */
 export function frameHeight(html: string): number {
   const blocks = html.match(/<(?:tr|p|li|br|h[1-6]|div|pre|hr)\b/gi)?.length ?? 0;
+  const headings = html.match(/<h[1-6]\b/gi)?.length ?? 0;
   const pictures = html.match(/<(?:img|svg|canvas|video)\b/gi)?.length ?? 0;
   const lines = Math.max(blocks, Math.ceil(html.replace(/<[^>]*>/g, "").length / 110));
-  return Math.min(480, 24 + lines * 24 + pictures * 240);
+  return Math.min(480, 32 + lines * 26 + headings * 20 + pictures * 240);
 }

@@ -63,7 +63,8 @@ export async function load(id: string, origin?: Origin): Promise<null> {
     const unrun = now.cells.findIndex((cell) => cell.phase === "new" || cell.phase === "running");
     const at = unrun === -1 ? now.cells.length : unrun;
     const cells = [...now.cells.slice(0, at), ...fresh, ...now.cells.slice(at)];
-    return { ...now, cells: cells.length > 0 ? cells : [newCell(now.language)] };
+    // There is always one to write in.
+    return { ...now, cells: cells.at(-1)?.phase === "new" ? cells : [...cells, newCell(now.language)] };
   });
   return null;
 }

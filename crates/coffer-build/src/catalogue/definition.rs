@@ -21,7 +21,7 @@ pub struct EmbeddedFile {
 }
 
 /// Files of this crate.
-const OWN_FILES: [EmbeddedFile; 4] = [
+const OWN_FILES: [EmbeddedFile; 5] = [
     EmbeddedFile {
         name: "code-ipython-config.py",
         contents: include_bytes!("../../catalogue/code-ipython-config.py"),
@@ -31,6 +31,7 @@ const OWN_FILES: [EmbeddedFile; 4] = [
         contents: include_bytes!("../../catalogue/code-requirements.txt"),
     },
     EmbeddedFile { name: "code-startup.py", contents: include_bytes!("../../catalogue/code-startup.py") },
+    EmbeddedFile { name: "CofferJava.java", contents: include_bytes!("../../catalogue/CofferJava.java") },
     EmbeddedFile { name: "install-node.sh", contents: include_bytes!("../../catalogue/install-node.sh") },
 ];
 

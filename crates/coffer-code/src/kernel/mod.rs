@@ -3,6 +3,7 @@
 mod bash;
 mod call;
 mod ending;
+mod java;
 mod jupyter;
 mod message;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use self::bash::Bash;
 pub(crate) use self::ending::Ended;
+use self::java::Java;
 use self::jupyter::Jupyter;
 use crate::language::{Language, Variables};
 use crate::place::Place;
@@ -47,6 +49,7 @@ pub(crate) enum Arrived {
 enum Backend {
     Jupyter(Box<Jupyter>),
     Bash(Box<Bash>),
+    Java(Box<Java>),
 }
 
 impl Kernel {
@@ -66,14 +69,24 @@ impl Kernel {
                 };
                 command.envs(variables.iter().filter(possible));
             }
-            let (backend, process) = if language == Language::Bash {
-                let (bash, process) = Bash::start(command, place).await?;
-                (Backend::Bash(Box::new(bash)), process)
-            } else {
-                let (jupyter, process) = Jupyter::start(language, command, place).await?;
-                (Backend::Jupyter(Box::new(jupyter)), process)
+            let (backend, process) = match language {
+                Language::Bash => {
+                    let (bash, process) = Bash::start(command, place).await?;
+                    (Backend::Bash(Box::new(bash)), process)
+                }
+                Language::Java => {
+                    // Few threads and a quick start matter more than the last of its speed.
+                    command.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]);
+                    command.arg(place.home.join("java-kernel")).arg("CofferJava");
+                    let (java, process) = Java::start(command).await?;
+                    (Backend::Java(Box::new(java)), process)
+                }
+                _ => {
+                    let (jupyter, process) = Jupyter::start(language, command, place).await?;
+                    (Backend::Jupyter(Box::new(jupyter)), process)
+                }
             };
-            let owner = known.map(|_| identity.to_string());
+            let owner = known.filter(|_| language.reads_environment()).map(|_| identity.to_string());
             let mut kernel = Self { language, backend, process, home: identity.to_string(), owner };
             if let Some(opening) = language.opening() {
                 kernel.run_silent(opening).await;
@@ -135,6 +148,7 @@ impl Kernel {
         match &mut self.backend {
             Backend::Jupyter(jupyter) => jupyter.run(code, Some(sink)).await,
             Backend::Bash(bash) => bash.run(code, Some(sink)).await,
+            Backend::Java(java) => java.run(code, sink).await,
         }
     }
 
@@ -147,6 +161,7 @@ impl Kernel {
             match &mut self.backend {
                 Backend::Jupyter(jupyter) => jupyter.run(code, None).await,
                 Backend::Bash(bash) => bash.run(code, None).await,
+                Backend::Java(java) => java.run_silent(code).await,
             }
         };
         let ended = tokio::time::timeout(SILENT_LIMIT, running).await;

@@ -8,10 +8,12 @@ pub enum Language {
     TypeScript,
     R,
     Bash,
+    Java,
 }
 
 impl Language {
-    pub const ALL: [Self; 5] = [Self::Python, Self::JavaScript, Self::TypeScript, Self::R, Self::Bash];
+    pub const ALL: [Self; 6] =
+        [Self::Python, Self::JavaScript, Self::TypeScript, Self::R, Self::Bash, Self::Java];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -20,6 +22,7 @@ impl Language {
             Self::TypeScript => "typescript",
             Self::R => "r",
             Self::Bash => "bash",
+            Self::Java => "java",
         }
     }
 
@@ -51,7 +54,7 @@ mod tests {
         }
         assert_eq!(Language::parse("ts").map(Language::name), Some("typescript"));
         assert_eq!(
-            (Language::parse("Python"), Language::parse(""), Language::parse("java")),
+            (Language::parse("Python"), Language::parse(""), Language::parse("cobol")),
             (None, None, None)
         );
         assert_eq!(Language::ALL.map(Language::name), coffer_core::command::LANGUAGES);

@@ -37,7 +37,7 @@ struct RunInput {
     sandbox_id: String,
     /// The code.
     code: String,
-    /// `python` (the default), `javascript`, `typescript`, `r` or `bash`.
+    /// `python` (the default), `javascript`, `typescript`, `r`, `bash` or `java`.
     #[serde(default)]
     language: Option<String>,
     /// The context that runs it, instead of the language's own.

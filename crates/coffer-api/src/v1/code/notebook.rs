@@ -306,6 +306,7 @@ impl Kernel {
             "javascript" | "typescript" => ("deno", "Deno"),
             "r" => ("ir", "R"),
             "bash" => ("bash", "Bash"),
+            "java" => ("java", "Java"),
             _ => ("python3", "Python 3"),
         };
         Self { name, display_name, language: language.to_string() }
