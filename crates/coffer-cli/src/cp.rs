@@ -168,8 +168,7 @@ async fn upload_directory(
     target: &str,
     progress: &Progress,
 ) -> Result<(), Failure> {
-    let words = ["/bin/sh", "-c", UNPACK, "sh", &for_program(target)];
-    let mut command = Command::words(words.map(str::to_string));
+    let mut command = helper(UNPACK, target);
     command.stdin = true;
     command.user = to.user.map(str::to_string);
     let mut process = to.client.guest(to.id).await?.start(&command).await?;
@@ -192,6 +191,12 @@ async fn upload_directory(
     let packed = packed.await.map_err(|error| Failure::new(error.to_string()))?;
     ended?;
     packed.map_err(|error| Failure::new(format!("could not pack '{}': {error}", from.display())))
+}
+
+/// A script with one argument, whose streams are an archive: nothing for the log.
+fn helper(script: &str, path: &str) -> Command {
+    let words = ["/bin/sh", "-c", script, "sh", &for_program(path)];
+    Command { piped: true, ..Command::words(words.map(str::to_string)) }
 }
 
 /// Waits for the end of a helper in the sandbox, and reports its failure with the end of its messages.
@@ -316,55 +321,38 @@ async fn download_file(
     Ok(())
 }
 
-/// Packs the directory into a file, and prints its path. Through stdout, the content would become part of the log.
-const PACK: &str = "f=$(mktemp) && tar -cf \"$f\" -C \"$1\" . && printf %s \"$f\"";
+/// Packs the directory into stdout.
+const PACK: &str = "exec tar -cf - -C \"$1\" .";
 
 async fn download_directory(from: &Remote<'_>, target: &Path, progress: &Progress) -> Result<(), Failure> {
     let path = from.path.trim_end_matches('/');
-    let words = ["/bin/sh", "-c", PACK, "sh", &for_program(if path.is_empty() { "/" } else { path })];
-    let mut command = Command::words(words.map(str::to_string));
+    let mut command = helper(PACK, if path.is_empty() { "/" } else { path });
     command.user = from.user.map(str::to_string);
     let mut process = from.client.guest(from.id).await?.start(&command).await?;
-    let (mut said, mut packed) = (Vec::new(), Vec::new());
-    while let Some(output) = process.next().await? {
-        match output {
-            Output::Stdout(bytes) | Output::Terminal(bytes) => keep_end(&mut packed, &bytes),
-            Output::Stderr(bytes) => keep_end(&mut said, &bytes),
-            Output::Ended(end) => judge(&end, &said)?,
-        }
-    }
-    // Whatever path a hostile sandbox prints, it is one of its own files.
-    let packed = String::from_utf8_lossy(&packed).into_owned();
-    if !packed.starts_with('/') {
-        return Err(Failure::new("the sandbox did not pack the directory"));
-    }
-    let fetched = fetch_and_unpack(from, &packed, target, progress).await;
-    let _best_effort = from.client.delete_file(from.id, &packed, false).await;
-    fetched
-}
-
-async fn fetch_and_unpack(
-    from: &Remote<'_>,
-    packed: &str,
-    target: &Path,
-    progress: &Progress,
-) -> Result<(), Failure> {
-    let mut content = from.client.read_file(from.id, packed, 0).await?;
-    progress.length(content.length.unwrap_or(0));
     let (pieces, archive) = mpsc::channel(MOST_PIECES);
     let place = target.to_path_buf();
     let unpacked = tokio::task::spawn_blocking(move || {
         unpack(FromChannel { pieces: archive, held: Bytes::new() }, &place)
     });
-    while let Some(piece) = content.next().await? {
-        progress.add(piece.len());
-        if pieces.send(piece).await.is_err() {
-            // The reason is the other side's.
-            break;
+    let mut said = Vec::new();
+    let mut ended = Ok(());
+    while let Some(output) = process.next().await? {
+        match output {
+            Output::Stdout(piece) | Output::Terminal(piece) => {
+                progress.add(piece.len());
+                if pieces.send(piece).await.is_err() {
+                    // The reason is the other side's.
+                    break;
+                }
+            }
+            Output::Stderr(bytes) => keep_end(&mut said, &bytes),
+            Output::Ended(end) => ended = judge(&end, &said),
         }
     }
     drop(pieces);
-    unpacked.await.map_err(|error| Failure::new(error.to_string()))?
+    // What could not be written here comes first: the sandbox's tar ends because of it.
+    unpacked.await.map_err(|error| Failure::new(error.to_string()))??;
+    ended
 }
 
 /// Unpacks an archive that a sandbox wrote. Nothing is written outside `target`, through a link of the archive, as a

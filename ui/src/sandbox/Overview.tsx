@@ -8,6 +8,7 @@ import { Empty, Loading } from "../ui/feedback";
 import { bytes, duration, mebibytes, moment, money, plainText } from "../ui/format";
 import { Card, Facts } from "../ui/layout";
 import { Ago, Until } from "../ui/time";
+import { OpenInEditor } from "./OpenInEditor";
 import { Ports } from "./Ports";
 import { reasonText } from "./naming";
 
@@ -85,6 +86,7 @@ export function Overview() {
             ["Cost", used === undefined ? "–" : money(used.cost, used.currency)],
           ]}
         />
+        {!sandbox.ended_at && <OpenInEditor id={sandbox.id} />}
         {metadata.length > 0 && (
           <ul aria-label="Metadata" className="flex flex-wrap gap-2 border-t border-line px-4 py-3">
             {metadata.map(([name, value]) => (

@@ -530,6 +530,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_pipe_waits_for_its_reader_and_is_abandoned_when_that_stays_away() {
+        let output = Output::waiting(true);
+        assert!(!output.is_abandoned(), "nobody has come yet");
+        let mut reader = from_start(&output).holding_place();
+        let writing = async {
+            for byte in 0..250 {
+                output.room().await;
+                output.push(OutputStream::Stdout, chunk(byte));
+            }
+        };
+        tokio::time::timeout(STALL_LIMIT * 10, writing).await.unwrap_err();
+        assert!(matches!(reader.next().await, Item::Data(_)));
+        drop(reader);
+        assert!(!output.is_abandoned(), "it may come back");
+        tokio::time::sleep(STALL_LIMIT + Duration::from_secs(1)).await;
+        assert!(output.is_abandoned());
+        let _again = from_start(&output);
+        assert!(!output.is_abandoned());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_slow_reader_misses_nothing() {
         let output = Output::new();
         let mut reader = from_start(&output);

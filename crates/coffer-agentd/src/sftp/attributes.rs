@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 
-use super::packet::{Fields, Malformed};
+use super::fields::{Fields, Malformed};
 
 const SIZE: u32 = 1;
 const OWNER: u32 = 2;

@@ -5,10 +5,11 @@
 //! once, and answers are flushed when no request is waiting. What it holds is bounded: one request, one answer, and
 //! [`MOST_HANDLES`] open files.
 
+mod answer;
 mod attributes;
 mod directory;
+mod fields;
 mod handles;
-mod packet;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -20,10 +21,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 
 use crate::account::Accounts;
+use answer::Answer;
 use attributes::Attributes;
 use directory::{Directory, Names};
+use fields::{Fields, LARGEST, Malformed};
 use handles::{Handle, Handles, MOST_HANDLES};
-use packet::{Answer, Fields, LARGEST, Malformed};
 
 const VERSION: u32 = 3;
 /// Room for the rest of an answer.

@@ -10,7 +10,7 @@ struct Client {
 
 fn string(text: impl AsRef<[u8]>) -> Vec<u8> {
     let mut body = Vec::new();
-    packet::string(&mut body, text.as_ref());
+    fields::string(&mut body, text.as_ref());
     body
 }
 

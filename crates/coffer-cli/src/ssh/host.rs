@@ -112,14 +112,20 @@ async fn begin(guest: &Guest, mut command: Command, start: Start) -> Result<Proc
     }
 }
 
-/// Joins a process and a channel until one of them ends.
-async fn attend(mut process: Process, channel: Channel, has_terminal: bool) {
+/// Passes everything on, both ways, until the process has ended or the client has gone.
+async fn join(process: &mut Process, channel: &Channel) -> (Handle, Option<coffer_ssh::End>) {
     let (handle, input) = (process.handle(), process.input());
     let ended = tokio::select! {
-        ended = drain(&mut process, &channel) => ended,
-        never = feed(input, &channel) => match never {},
-        () = control(&handle, &channel) => None,
+        ended = drain(process, channel) => ended,
+        never = feed(input, channel) => match never {},
+        () = control(&handle, channel) => None,
     };
+    (handle, ended)
+}
+
+/// A session: a process and its channel.
+async fn attend(mut process: Process, channel: Channel, has_terminal: bool) {
+    let (handle, ended) = join(&mut process, &channel).await;
     match ended {
         Some(end) => channel.finish(&end).await,
         // The client is gone: a terminal hangs up. Pipes are closed by agentd soon, so that a program that uses them ends,
@@ -223,17 +229,12 @@ async fn connected(process: &mut Process) -> Result<Bytes, String> {
     Err(reason.strip_prefix("agentd: ").unwrap_or(reason).to_string())
 }
 
-/// Joins a forwarded connection and its channel.
+/// A forwarded connection: agentd and its channel.
 async fn carry(mut process: Process, first: Bytes, channel: Channel) {
     if channel.output(Stream::Stdout, first).await.is_err() {
         return;
     }
-    let (handle, input) = (process.handle(), process.input());
-    let ended = tokio::select! {
-        ended = drain(&mut process, &channel) => ended,
-        never = feed(input, &channel) => match never {},
-        () = control(&handle, &channel) => None,
-    };
+    let (handle, ended) = join(&mut process, &channel).await;
     match ended {
         Some(_) => channel.finish(&coffer_ssh::End::Silent).await,
         None => {

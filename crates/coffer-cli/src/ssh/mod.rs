@@ -16,15 +16,13 @@ use crate::context::{Chosen, Context, Remote};
 use crate::failure::{Failure, NOT_FOUND, Outcome, STATE};
 use crate::{printer, sandboxes};
 use host::Inside;
-use place::Place;
-
-/// The end of every host name; what is before names the sandbox.
-const DOMAIN: &str = ".coffer";
+use place::{ANY_USER, DOMAIN, Place, is_host_name};
 
 // No doc comment: the verb has one.
 #[derive(Debug, Args)]
 pub struct Ssh {
     /// The sandbox: its id, the beginning of it, or its name
+    #[arg(value_name = "[USER@]SANDBOX")]
     sandbox: String,
     /// Options for ssh, or a command
     #[arg(allow_hyphen_values = true, trailing_var_arg = true, value_name = "ARGUMENT")]
@@ -35,23 +33,22 @@ impl Ssh {
     pub(crate) async fn run(self, remote: Remote) -> Outcome {
         let chosen = Chosen::by(remote.url.as_deref(), remote.profile.as_deref())?;
         let place = Place::ready(&chosen, remote.url.as_deref())?;
-        let name = match is_host_name(&self.sandbox) {
-            true => self.sandbox,
+        let (user, sandbox) = match self.sandbox.split_once('@') {
+            Some((user, sandbox)) if is_host_name(user) => (user, sandbox),
+            _ => (ANY_USER, self.sandbox.as_str()),
+        };
+        let name = match is_host_name(sandbox) {
+            true => sandbox.to_string(),
             // ssh refuses such hosts; an id is always one.
-            false => sandboxes::resolve(&Context::new(&remote)?, &self.sandbox).await?,
+            false => sandboxes::resolve(&Context::new(&remote)?, sandbox).await?,
         };
         let mut command = Command::new("ssh");
-        for line in place.options()? {
+        for line in place.options(user)? {
             command.arg("-o").arg(line);
         }
         command.arg(format!("{name}{DOMAIN}")).args(self.arguments);
         replace(command)
     }
-}
-
-fn is_host_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    !name.is_empty() && !name.starts_with(['-', '.']) && name.bytes().all(plain)
 }
 
 /// Becomes `ssh`, or waits for it where a program cannot become another.
@@ -154,17 +151,4 @@ impl SshProxy {
 
 fn not_found(id: &str) -> Failure {
     Failure::new(format!("sandbox '{id}' not found")).hint("`coffer ls`").exit(NOT_FOUND)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_plain_names_become_hosts() {
-        assert!(is_host_name("box") && is_host_name("01abc-x_y.z"));
-        for bad in ["", "-oProxyCommand=x", ".", "a b", "a'b", "$(x)", "a/b", "ä"] {
-            assert!(!is_host_name(bad), "{bad}");
-        }
-    }
 }

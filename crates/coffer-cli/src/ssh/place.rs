@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use coffer_ssh::{KeyPair, PublicKey};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::DOMAIN;
 use crate::context::Chosen;
 use crate::failure::Failure;
 use crate::profile;
@@ -26,8 +25,16 @@ const LISTED: &str = "hosts";
 const CONFIG: &str = "config";
 /// What the host is called in the list of known ones, whatever the sandbox.
 const ALIAS: &str = "coffer";
+/// The end of every host name; what is before names the sandbox.
+pub(super) const DOMAIN: &str = ".coffer";
 /// The user that stands for the template's own.
 pub(super) const ANY_USER: &str = "sandbox";
+
+/// Whether ssh takes it for a host, and as nothing else.
+pub(super) fn is_host_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    !name.is_empty() && !name.starts_with(['-', '.']) && name.bytes().all(plain)
+}
 
 /// The keys of one profile, or of the environment.
 #[derive(Debug)]
@@ -122,7 +129,7 @@ impl Place {
     }
 
     /// Lines of OpenSSH's configuration.
-    pub(super) fn options(&self) -> Result<Vec<String>, Failure> {
+    pub(super) fn options(&self, user: &str) -> Result<Vec<String>, Failure> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::new(format!("could not find this program: {error}")))?;
         let file = |name: &str| quoted_path(&self.directory.join(name));
@@ -132,7 +139,7 @@ impl Place {
         let proxy = format!("{} {}", proxy.join(" ").replace('%', "%%"), shell_word("%n"));
         Ok(vec![
             format!("ProxyCommand {proxy}"),
-            format!("User {ANY_USER}"),
+            format!("User {user}"),
             format!("IdentityFile {}", file(IDENTITY)?),
             "IdentitiesOnly yes".into(),
             "IdentityAgent none".into(),
@@ -174,7 +181,7 @@ impl Place {
         }
         // No name may end the quotes around it in the proxy's line.
         let _never = writeln!(text, "Host {} \"!*'*\" \"!*`*\"", names.join(" "));
-        for line in self.options()? {
+        for line in self.options(ANY_USER)? {
             let _never = writeln!(text, "  {line}");
         }
         Ok(text)
@@ -204,7 +211,7 @@ impl Place {
 
     fn listed(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.directory.join(LISTED)).unwrap_or_default();
-        text.lines().filter(|name| super::is_host_name(name)).map(str::to_string).collect()
+        text.lines().filter(|name| is_host_name(name)).map(str::to_string).collect()
     }
 
     /// Other profiles that have keys.
@@ -295,6 +302,14 @@ fn only_for_owner(_: &Path) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_plain_names_become_hosts() {
+        assert!(is_host_name("box") && is_host_name("01abc-x_y.z"));
+        for bad in ["", "-oProxyCommand=x", ".", "a b", "a'b", "$(x)", "a/b", "ä"] {
+            assert!(!is_host_name(bad), "{bad}");
+        }
+    }
 
     fn place(directory: &Path, profile: Option<&str>) -> Place {
         let (ssh, profile) = (directory.to_path_buf(), profile.map(str::to_string));

@@ -86,6 +86,10 @@ impl User<'_> {
         let mut command = coffer();
         command.env("COFFER_CONFIG_DIR", self.scratch.join("config")).env("NO_COLOR", "1");
         command.args(arguments).current_dir(self.scratch);
+        if arguments.first().is_some_and(|verb| verb.starts_with("ssh")) {
+            // It writes `.ssh/config` there.
+            command.env("HOME", self.scratch);
+        }
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
@@ -139,6 +143,7 @@ fn the_verbs_of_a_client() {
     sandboxes(&user);
     commands(&user);
     code(&user);
+    ssh(&user);
     copies(&user);
     watching(&user);
     snapshots(&user);
@@ -308,6 +313,22 @@ fn code(user: &User) {
     let notebook = std::fs::read_to_string(user.scratch.join("out.ipynb")).unwrap();
     let notebook: serde_json::Value = serde_json::from_str(&notebook).unwrap();
     assert_eq!(notebook["cells"][1]["outputs"][0]["data"]["text/plain"], "42");
+}
+
+/// What needs `ssh` itself is in `e2e/cli/test_ssh.py`.
+fn ssh(user: &User) {
+    user.check(
+        "ssh",
+        &[
+            &["ssh-proxy", "box.coffer"],
+            &["ssh-config", "--write"],
+            &["ssh-config", "box", "--write"],
+            &["ssh-config", "no-such-sandbox"],
+            &["ssh-config", "a b"],
+            &["ssh-proxy", "no-such-sandbox.coffer"],
+            &["ssh", "a b"],
+        ],
+    );
 }
 
 fn copies(user: &User) {

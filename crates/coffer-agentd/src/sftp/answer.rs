@@ -1,6 +1,5 @@
-//! Requests and answers as bytes.
+//! Answers as bytes.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -9,9 +8,7 @@ use rustix::fs::{StatVfs, StatVfsMountFlags};
 
 use super::attributes::Attributes;
 use super::directory::Entry;
-
-/// The largest request and answer, as in OpenSSH.
-pub(super) const LARGEST: usize = 256 << 10;
+use super::fields::string;
 
 const PACKET_VERSION: u8 = 2;
 const STATUS: u8 = 101;
@@ -29,55 +26,11 @@ const FAILURE: u32 = 4;
 const BAD_MESSAGE: u32 = 5;
 const UNSUPPORTED: u32 = 8;
 
-/// A request that is not what it says.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
-
-/// Reads fields from the front.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Self {
-        Self(bytes)
-    }
-
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    pub(super) fn number(&mut self) -> Result<u32, Malformed> {
-        let bytes = self.take(4)?.first_chunk().ok_or(Malformed)?;
-        Ok(u32::from_be_bytes(*bytes))
-    }
-
-    pub(super) fn long(&mut self) -> Result<u64, Malformed> {
-        let bytes = self.take(8)?.first_chunk().ok_or(Malformed)?;
-        Ok(u64::from_be_bytes(*bytes))
-    }
-
-    pub(super) fn string(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = usize::try_from(self.number()?).map_err(|_| Malformed)?;
-        self.take(length)
-    }
-
-    pub(super) fn path(&mut self) -> Result<&'a Path, Malformed> {
-        Ok(Path::new(OsStr::from_bytes(self.string()?)))
-    }
-}
-
 /// An answer: its kind, and what follows the request's number.
 #[derive(Debug)]
 pub(super) struct Answer {
     kind: u8,
     body: Vec<u8>,
-}
-
-pub(super) fn string(body: &mut Vec<u8>, text: &[u8]) {
-    body.extend_from_slice(&u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
-    body.extend_from_slice(text);
 }
 
 impl Answer {
