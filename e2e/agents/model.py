@@ -164,11 +164,11 @@ class Model(BaseHTTPRequestHandler):
         if path.endswith("/count_tokens") or path.endswith(":countTokens"):
             return self.answer(200, {"input_tokens": 100, "totalTokens": 100})
         for ending, speak in (
-            ("/messages", self.anthropic),
-            ("/chat/completions", self.chat),
-            ("/responses", self.responses),
-            (":streamGenerateContent", self.gemini),
-            (":generateContent", self.gemini),
+            ("/messages", self.speak_anthropic),
+            ("/chat/completions", self.speak_chat),
+            ("/responses", self.speak_responses),
+            (":streamGenerateContent", self.speak_gemini),
+            (":generateContent", self.speak_gemini),
         ):
             if path.endswith(ending):
                 return speak(body, ending)
@@ -232,7 +232,7 @@ class Model(BaseHTTPRequestHandler):
             self.wfile.flush()
         self.close_connection = True
 
-    def anthropic(self, body: dict, _):
+    def speak_anthropic(self, body: dict, _):
         tools = [{"name": tool["name"], "schema": tool.get("input_schema", {})} for tool in body.get("tools", []) if "name" in tool]
         call = Call(tools, count(body.get("messages"), ("tool_result",)), texts(body))
         if self.trouble(call):
@@ -259,7 +259,7 @@ class Model(BaseHTTPRequestHandler):
             ("message_stop", {"type": "message_stop"}),
         ])  # fmt: skip
 
-    def chat(self, body: dict, _):
+    def speak_chat(self, body: dict, _):
         tools = [{"name": tool["function"]["name"], "schema": tool["function"].get("parameters", {})} for tool in body.get("tools") or []]
         call = Call(tools, count(body.get("messages"), ("tool",)), texts(body))
         if self.trouble(call):
@@ -284,7 +284,7 @@ class Model(BaseHTTPRequestHandler):
             (None, "[DONE]"),
         ])  # fmt: skip
 
-    def responses(self, body: dict, _):
+    def speak_responses(self, body: dict, _):
         known = [tool for tool in body.get("tools") or [] if tool.get("type") in ("function", "local_shell")]
         tools = [{"name": tool.get("name", tool["type"]), "schema": tool.get("parameters", {})} for tool in known]
         results = count(body.get("input"), ("function_call_output", "custom_tool_call_output", "local_shell_call_output"))
@@ -313,7 +313,7 @@ class Model(BaseHTTPRequestHandler):
         steps += [("response.output_item.done", {"output_index": 0, "item": item}), ("response.completed", {"response": done})]
         self.stream([(name, {"type": name, "sequence_number": at, **data}) for at, (name, data) in enumerate(steps)])
 
-    def gemini(self, body: dict, ending: str):
+    def speak_gemini(self, body: dict, ending: str):
         declared = [one for tool in body.get("tools") or [] for one in tool.get("functionDeclarations", [])]
         tools = [{"name": one["name"], "schema": one.get("parametersJsonSchema") or one.get("parameters") or {}} for one in declared]
         call = Call(tools, count(body.get("contents"), ("functionResponse",)), texts(body))
