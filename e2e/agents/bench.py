@@ -127,6 +127,7 @@ class Bench:
 
     def built(self, preset: str) -> str:
         """Waits for the template of a preset's recipe."""
+
         def state():
             found = next(info for info in self.get("/agent-presets") if info["preset"] == preset)["recipe"]
             return found if found["state"] in ("ready", "failed") else None
@@ -138,7 +139,9 @@ class Bench:
 
     def run(self, agent: dict, repository: str, title: str = "Add an answer", **body) -> dict:
         """One attempt, to its end."""
-        task = self.post("/tasks", title=title, repository=repository, agent_id=agent["id"], **{"check_command": CHECK, **body})
+        task = self.post(
+            "/tasks", title=title, repository=repository, agent_id=agent["id"], **{"check_command": CHECK, **body}
+        )
         self.post(f"/tasks/{task['id']}/start")
         return self.over(task["id"])
 
@@ -165,6 +168,12 @@ def total(ledger: str) -> tuple[int, int]:
     """Tokens in and out of the main conversation, as the model counted them."""
     lines = [json.loads(line) for line in ledger.splitlines()]
     main = [line for line in lines if not line["aside"]]
-    caches = 0 if any("completions" in line["path"] or "responses" in line["path"] or "Generate" in line["path"] for line in main) else 1
+    caches = (
+        0
+        if any(
+            "completions" in line["path"] or "responses" in line["path"] or "Generate" in line["path"] for line in main
+        )
+        else 1
+    )
     fed = sum(line["fresh"] + line["read"] + caches * line["written"] for line in main)
     return fed, sum(line["said"] for line in main)
