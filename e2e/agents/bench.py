@@ -146,7 +146,7 @@ class Bench:
         return self.over(task["id"])
 
     def over(self, task: str) -> dict:
-        ended = lambda: self.get(f"/tasks/{task}/attempts")[-1]["ended_at"]  # noqa: E731
+        ended = lambda: self.get(f"/tasks/{task}/attempts")[-1]["ended_at"]
         eventually(ended, lambda: f"{self.get(f'/tasks/{task}')}", RUN_S)
         return self.get(f"/tasks/{task}")
 

@@ -165,7 +165,7 @@ class Model(BaseHTTPRequestHandler):
         except ValueError:
             return self.answer(400, {"error": {"message": "no JSON"}})
         path = self.path.split("?")[0]
-        if path.endswith("/count_tokens") or path.endswith(":countTokens"):
+        if path.endswith(("/count_tokens", ":countTokens")):
             return self.answer(200, {"input_tokens": 100, "totalTokens": 100})
         for ending, speak in (
             ("/messages", self.speak_anthropic),
@@ -251,7 +251,7 @@ class Model(BaseHTTPRequestHandler):
         ]
         call = Call(tools, count(body.get("messages"), ("tool_result",)), texts(body))
         if self.trouble(call):
-            return
+            return None
         fresh, read, written, said = call.usage()
         usage = {
             "input_tokens": fresh,
@@ -290,8 +290,8 @@ class Model(BaseHTTPRequestHandler):
         ]
         call = Call(tools, count(body.get("messages"), ("tool",)), texts(body))
         if self.trouble(call):
-            return
-        fresh, read, written, said = call.usage()
+            return None
+        fresh, read, _written, said = call.usage()
         prompt = fresh + read
         usage = {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said,
                  "prompt_tokens_details": {"cached_tokens": read}}  # fmt: skip
@@ -323,8 +323,8 @@ class Model(BaseHTTPRequestHandler):
         )
         call = Call(tools, results, texts(body))
         if self.trouble(call):
-            return
-        fresh, read, written, said = call.usage()
+            return None
+        fresh, read, _written, said = call.usage()
         prompt = fresh + read
         usage = {"input_tokens": prompt, "input_tokens_details": {"cached_tokens": read}, "output_tokens": said,
                  "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + said}  # fmt: skip
@@ -360,7 +360,7 @@ class Model(BaseHTTPRequestHandler):
         ]
         call = Call(tools, count(body.get("contents"), ("functionResponse",)), texts(body))
         if self.trouble(call):
-            return
+            return None
         fresh, read, _, said = call.usage()
         thought = 7 if said > 7 else 0
         prompt = fresh + read

@@ -61,7 +61,7 @@ def test_it_reaches_a_pull_request(ready):
 
 
 def test_a_test_says_version_and_answer(ready):
-    bench, preset, agent = ready
+    bench, _, agent = ready
     result = bench.call("POST", f"/agents/{agent['id']}/test", (200,))
     assert result["ok"], result
     assert "ok" in result["answer"].lower() and any(letter.isdigit() for letter in result["version"] or ""), result
@@ -79,12 +79,12 @@ def test_a_wrong_key_is_a_reason_that_a_person_understands(ready):
 
 
 def test_an_idle_agent_opens_no_pull_request(ready):
-    bench, preset, agent = ready
+    bench, _, agent = ready
     done = bench.run(agent, bench.repository(), "Add an answer MODE-idle", check_command=None)
     assert done["needs_attention"]["code"] == "no_changes", done
 
 
 def test_a_hiccup_of_the_model_is_no_failure(ready):
-    bench, preset, agent = ready
+    bench, _, agent = ready
     done = bench.run(agent, bench.repository(), "Add an answer MODE-hiccup")
     assert done["state"] == "in_review", done
