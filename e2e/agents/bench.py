@@ -104,7 +104,7 @@ class Bench:
             start_command=f"python3 /opt/model.py {PORT} {LEDGER} {KEY}",
             ready_command=f"python3 -c \"import urllib.request as u; u.urlopen('{URL}/v1/models')\"",
         )
-        build = made["build"]["id"]
+        build = made["id"]
         done = eventually(lambda: self.ended(build), lambda: f"{name}: {self.log(build)}", BUILD_S)
         assert done["state"] == "ready", f"{done['failure']}\n{self.log(build)}"
         return name
