@@ -76,7 +76,9 @@ def default(about: dict):
         return about["enum"][0]
     kind = about.get("type", "string")
     kind = kind[0] if isinstance(kind, list) else kind
-    return {"boolean": False, "integer": 10000, "number": 10000, "array": [], "object": {}}.get(str(kind).lower(), "write the answer")
+    return {"boolean": False, "integer": 10000, "number": 10000, "array": [], "object": {}}.get(
+        str(kind).lower(), "write the answer"
+    )
 
 
 class Call:
@@ -103,7 +105,9 @@ class Call:
             self.tool, self.arguments = shell["name"], filled(shell["schema"], "run")
             # A client whose shell is its only way to write.
             line = f"printf '42\\n' > {repository() / FILE}"
-            self.arguments = json.loads(json.dumps(self.arguments).replace(json.dumps(LINE)[1:-1], json.dumps(line)[1:-1]))
+            self.arguments = json.loads(
+                json.dumps(self.arguments).replace(json.dumps(LINE)[1:-1], json.dumps(line)[1:-1])
+            )
         elif results == 1 and shell:
             self.tool, self.arguments = shell["name"], filled(shell["schema"], "run")
 
@@ -161,14 +165,14 @@ class Model(BaseHTTPRequestHandler):
         except ValueError:
             return self.answer(400, {"error": {"message": "no JSON"}})
         path = self.path.split("?")[0]
-        if path.endswith("/count_tokens") or path.endswith(":countTokens"):
+        if path.endswith(("/count_tokens", ":countTokens")):
             return self.answer(200, {"input_tokens": 100, "totalTokens": 100})
         for ending, speak in (
-            ("/messages", self.anthropic),
-            ("/chat/completions", self.chat),
-            ("/responses", self.responses),
-            (":streamGenerateContent", self.gemini),
-            (":generateContent", self.gemini),
+            ("/messages", self.speak_anthropic),
+            ("/chat/completions", self.speak_chat),
+            ("/responses", self.speak_responses),
+            (":streamGenerateContent", self.speak_gemini),
+            (":generateContent", self.speak_gemini),
         ):
             if path.endswith(ending):
                 return speak(body, ending)
@@ -193,8 +197,15 @@ class Model(BaseHTTPRequestHandler):
                 status, message = 400, "the script ends here"
         if status:
             self.note(call, status)
-            kind = {401: "authentication_error", 529: "overloaded_error", 400: "invalid_request_error"}.get(status, "api_error")
-            error = {"type": kind, "message": message, "code": status, "status": "UNAUTHENTICATED" if status == 401 else kind.upper()}
+            kind = {401: "authentication_error", 529: "overloaded_error", 400: "invalid_request_error"}.get(
+                status, "api_error"
+            )
+            error = {
+                "type": kind,
+                "message": message,
+                "code": status,
+                "status": "UNAUTHENTICATED" if status == 401 else kind.upper(),
+            }
             self.answer(status, {"type": "error", "error": error})
             return True
         if call.mode == "slow":
@@ -232,13 +243,22 @@ class Model(BaseHTTPRequestHandler):
             self.wfile.flush()
         self.close_connection = True
 
-    def anthropic(self, body: dict, _):
-        tools = [{"name": tool["name"], "schema": tool.get("input_schema", {})} for tool in body.get("tools", []) if "name" in tool]
+    def speak_anthropic(self, body: dict, _):
+        tools = [
+            {"name": tool["name"], "schema": tool.get("input_schema", {})}
+            for tool in body.get("tools", [])
+            if "name" in tool
+        ]
         call = Call(tools, count(body.get("messages"), ("tool_result",)), texts(body))
         if self.trouble(call):
-            return
+            return None
         fresh, read, written, said = call.usage()
-        usage = {"input_tokens": fresh, "cache_read_input_tokens": read, "cache_creation_input_tokens": written, "output_tokens": said}
+        usage = {
+            "input_tokens": fresh,
+            "cache_read_input_tokens": read,
+            "cache_creation_input_tokens": written,
+            "output_tokens": said,
+        }
         block = {"type": "text", "text": call.words}
         if call.tool:
             block = {"type": "tool_use", "id": f"toolu_{call.results}", "name": call.tool, "input": call.arguments}
@@ -248,7 +268,11 @@ class Model(BaseHTTPRequestHandler):
         if not body.get("stream"):
             return self.answer(200, message)
         empty = {**block, "input": {}} if call.tool else {"type": "text", "text": ""}
-        delta = {"type": "input_json_delta", "partial_json": json.dumps(call.arguments)} if call.tool else {"type": "text_delta", "text": call.words}
+        delta = (
+            {"type": "input_json_delta", "partial_json": json.dumps(call.arguments)}
+            if call.tool
+            else {"type": "text_delta", "text": call.words}
+        )
         begin = {**message, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
         self.stream([
             ("message_start", {"type": "message_start", "message": begin}),
@@ -259,18 +283,25 @@ class Model(BaseHTTPRequestHandler):
             ("message_stop", {"type": "message_stop"}),
         ])  # fmt: skip
 
-    def chat(self, body: dict, _):
-        tools = [{"name": tool["function"]["name"], "schema": tool["function"].get("parameters", {})} for tool in body.get("tools") or []]
+    def speak_chat(self, body: dict, _):
+        tools = [
+            {"name": tool["function"]["name"], "schema": tool["function"].get("parameters", {})}
+            for tool in body.get("tools") or []
+        ]
         call = Call(tools, count(body.get("messages"), ("tool",)), texts(body))
         if self.trouble(call):
-            return
-        fresh, read, written, said = call.usage()
+            return None
+        fresh, read, _written, said = call.usage()
         prompt = fresh + read
         usage = {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said,
                  "prompt_tokens_details": {"cached_tokens": read}}  # fmt: skip
         tool = {"index": 0, "id": f"call_{call.results}", "type": "function",
                 "function": {"name": call.tool, "arguments": json.dumps(call.arguments)}}  # fmt: skip
-        message = {"role": "assistant", "content": None, "tool_calls": [tool]} if call.tool else {"role": "assistant", "content": call.words}
+        message = (
+            {"role": "assistant", "content": None, "tool_calls": [tool]}
+            if call.tool
+            else {"role": "assistant", "content": call.words}
+        )
         why = "tool_calls" if call.tool else "stop"
         base = {"id": f"chat_{call.results}", "created": int(time.time()), "model": body.get("model", "scripted")}
         if not body.get("stream"):
@@ -284,14 +315,16 @@ class Model(BaseHTTPRequestHandler):
             (None, "[DONE]"),
         ])  # fmt: skip
 
-    def responses(self, body: dict, _):
+    def speak_responses(self, body: dict, _):
         known = [tool for tool in body.get("tools") or [] if tool.get("type") in ("function", "local_shell")]
         tools = [{"name": tool.get("name", tool["type"]), "schema": tool.get("parameters", {})} for tool in known]
-        results = count(body.get("input"), ("function_call_output", "custom_tool_call_output", "local_shell_call_output"))
+        results = count(
+            body.get("input"), ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
+        )
         call = Call(tools, results, texts(body))
         if self.trouble(call):
-            return
-        fresh, read, written, said = call.usage()
+            return None
+        fresh, read, _written, said = call.usage()
         prompt = fresh + read
         usage = {"input_tokens": prompt, "input_tokens_details": {"cached_tokens": read}, "output_tokens": said,
                  "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": prompt + said}  # fmt: skip
@@ -306,19 +339,28 @@ class Model(BaseHTTPRequestHandler):
         if not body.get("stream"):
             return self.answer(200, done)
         begun = {**done, "status": "in_progress", "output": [], "usage": None}
-        steps = [("response.created", {"response": begun}), ("response.output_item.added", {"output_index": 0, "item": item})]
+        steps = [
+            ("response.created", {"response": begun}),
+            ("response.output_item.added", {"output_index": 0, "item": item}),
+        ]
         if not call.tool:
             part = {"item_id": item["id"], "output_index": 0, "content_index": 0}
             steps.append(("response.output_text.delta", {**part, "delta": call.words}))
-        steps += [("response.output_item.done", {"output_index": 0, "item": item}), ("response.completed", {"response": done})]
+        steps += [
+            ("response.output_item.done", {"output_index": 0, "item": item}),
+            ("response.completed", {"response": done}),
+        ]
         self.stream([(name, {"type": name, "sequence_number": at, **data}) for at, (name, data) in enumerate(steps)])
 
-    def gemini(self, body: dict, ending: str):
+    def speak_gemini(self, body: dict, ending: str):
         declared = [one for tool in body.get("tools") or [] for one in tool.get("functionDeclarations", [])]
-        tools = [{"name": one["name"], "schema": one.get("parametersJsonSchema") or one.get("parameters") or {}} for one in declared]
+        tools = [
+            {"name": one["name"], "schema": one.get("parametersJsonSchema") or one.get("parameters") or {}}
+            for one in declared
+        ]
         call = Call(tools, count(body.get("contents"), ("functionResponse",)), texts(body))
         if self.trouble(call):
-            return
+            return None
         fresh, read, _, said = call.usage()
         thought = 7 if said > 7 else 0
         prompt = fresh + read
@@ -326,7 +368,11 @@ class Model(BaseHTTPRequestHandler):
                  "thoughtsTokenCount": thought, "totalTokenCount": prompt + said}  # fmt: skip
         part = {"functionCall": {"name": call.tool, "args": call.arguments}} if call.tool else {"text": call.words}
         if not tools and "json" in str(body.get("generationConfig", {}).get("responseMimeType", "")):
-            part = {"text": json.dumps({"reasoning": "scripted", "next_speaker": "user", "model_choice": "flash", "complexity_score": 1})}
+            part = {
+                "text": json.dumps(
+                    {"reasoning": "scripted", "next_speaker": "user", "model_choice": "flash", "complexity_score": 1}
+                )
+            }
         done = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}],
                 "usageMetadata": usage, "modelVersion": "scripted"}  # fmt: skip
         if ending == ":generateContent":

@@ -19,6 +19,7 @@ fn text(preset: Preset) -> Option<String> {
         }
         Package::Pip { .. } => "",
     };
+    let afterwards = recipe.afterwards.map(|line| format!("RUN {line}\n")).unwrap_or_default();
     let files = if node.is_empty() { "[]" } else { "[\"install-node.sh\"]" };
     Some(format!(
         r#"name = "{name}"
@@ -27,7 +28,7 @@ files = {files}
 dockerfile = '''
 FROM template://base
 {node}RUN {install}
-'''
+{afterwards}'''
 
 [[smoke]]
 run = "{program} --version"

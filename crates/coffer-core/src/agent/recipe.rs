@@ -10,6 +10,8 @@ pub struct Recipe {
     /// The name of its program.
     pub program: &'static str,
     pub package: Package,
+    /// A command line for root that follows the installation.
+    pub afterwards: Option<&'static str>,
     /// The version that `make agents` was last run with.
     pub tested: &'static str,
     /// The least memory for its sandbox. A peak was measured with a small repository; this leaves room for its tools.
@@ -68,6 +70,7 @@ const CLAUDE_CODE: Recipe = Recipe {
     template: "agent-claude-code",
     program: "claude",
     package: Package::Npm { name: "@anthropic-ai/claude-code", versions: "~2.1.325" },
+    afterwards: None,
     tested: "2.1.327",
     memory_mib: 512,
     logins: &[
@@ -86,6 +89,7 @@ const CODEX: Recipe = Recipe {
     template: "agent-codex",
     program: "codex",
     package: Package::Npm { name: "@openai/codex", versions: ">=0.166.0 <0.170.0" },
+    afterwards: None,
     tested: "0.169.0",
     memory_mib: 512,
     logins: &[Login { variable: "CODEX_API_KEY", ..OPENAI }],
@@ -96,6 +100,7 @@ const OPENCODE: Recipe = Recipe {
     template: "agent-opencode",
     program: "opencode",
     package: Package::Npm { name: "opencode-ai", versions: "~1.18.33" },
+    afterwards: None,
     tested: "1.18.33",
     memory_mib: 1024,
     logins: &[ANTHROPIC, OPENAI, GOOGLE],
@@ -106,6 +111,10 @@ const GEMINI: Recipe = Recipe {
     template: "agent-gemini",
     program: "gemini",
     package: Package::Npm { name: "@google/gemini-cli", versions: "~0.61.0" },
+    // With a base URL in its environment it chooses a way to sign in that it does not have without a terminal.
+    afterwards: Some(
+        r#"mkdir -p /etc/gemini-cli && echo '{"security":{"auth":{"selectedType":"gemini-api-key"}}}' > /etc/gemini-cli/system-defaults.json"#,
+    ),
     tested: "0.61.0",
     memory_mib: 512,
     logins: &[GOOGLE],
@@ -116,6 +125,7 @@ const QWEN: Recipe = Recipe {
     template: "agent-qwen",
     program: "qwen",
     package: Package::Npm { name: "@qwen-code/qwen-code", versions: "~0.24.4" },
+    afterwards: None,
     tested: "0.24.4",
     memory_mib: 512,
     logins: &[Login {
@@ -133,6 +143,7 @@ const GOOSE: Recipe = Recipe {
         versions: "~1.52.0",
         program: "goose-binary-linux-x64",
     },
+    afterwards: None,
     tested: "1.52.0",
     memory_mib: 512,
     logins: &[
@@ -146,6 +157,7 @@ const AIDER: Recipe = Recipe {
     template: "agent-aider",
     program: "aider",
     package: Package::Pip { name: "aider-chat", versions: "~=0.86.2" },
+    afterwards: None,
     tested: "0.86.2",
     memory_mib: 768,
     logins: &[ANTHROPIC, OPENAI, GOOGLE],
@@ -156,6 +168,7 @@ const COPILOT: Recipe = Recipe {
     template: "agent-copilot",
     program: "copilot",
     package: Package::Npm { name: "@github/copilot", versions: "~1.0.102" },
+    afterwards: None,
     tested: "1.0.102",
     memory_mib: 768,
     logins: &[login(
@@ -172,6 +185,7 @@ const AMP: Recipe = Recipe {
     program: "amp",
     // Its versions are dates, marked as previews: no range finds them.
     package: Package::Npm { name: "@sourcegraph/amp", versions: "latest" },
+    afterwards: None,
     tested: "0.0.1790142911",
     memory_mib: 768,
     logins: &[login("AMP_API_KEY", "an access token of ampcode.com", "amp", &["ampcode.com"])],

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::app::TestApp;
 use crate::engine::Op;
 use crate::output::{ended, execution, output, started, wrote};
-use crate::tasks::{coder, task, until, working};
+use crate::tasks::{coder, hide_environment, task, until, working};
 
 async fn allow(app: &TestApp, cpus: i64, memory_mib: i64) {
     let quotas = Quotas { cpus: Some(cpus), memory_mib: Some(memory_mib), ..Quotas::default() };
@@ -73,7 +73,7 @@ async fn told(app: &TestApp, sandbox: &str, pid: u32) -> String {
     agentd.happen(pid, started("tell hush-hush", None));
     // In pieces, neither of which matches; and as escaped by agents that write JSON.
     agentd.happen(pid, wrote(OutputStream::Stdout, 0, "it is hush"));
-    agentd.happen(pid, wrote(OutputStream::Stdout, 10, "-hush, \\\"quoted\\\" words\n"));
+    agentd.happen(pid, wrote(OutputStream::Stdout, 10, "-hush, \\\"quoted\\\" words in plain\n"));
     agentd.happen(pid, ended(0));
     app.visit(sandbox, "/health").await;
     let found = execution(app, sandbox, |one| one["pid"] == pid && one["state"] == "exited").await;
@@ -87,15 +87,23 @@ async fn what_an_agent_was_given_is_not_in_the_log_of_its_sandbox() {
     let (own, other) = (app.create(json!({})).await, app.create(json!({})).await);
     *shop.sandbox.lock().unwrap() = Some(own.parse().unwrap());
     let agent = coder(&app).await;
-    let env = json!({"preset": "codex", "env": {"A": null, "B": "\"quoted\" words"}});
-    app.put(&format!("/api/v1/agents/{agent}/definition"), env).await.expect(200);
+    let path = format!("/api/v1/agents/{agent}/definition");
+    app.put(&path, json!({"preset": "codex", "env": {"A": null, "B": "\"quoted\" words"}})).await.expect(200);
+    hide_environment(&app, &agent).await;
+    // What was hidden stays so as long as it is kept; what is given now is plain.
+    let env = json!({"preset": "codex", "env": {"A": null, "B": null, "C": "in plain"}});
+    let defined = app.put(&path, env).await.expect(200).json();
+    assert_eq!(defined["definition"]["env"], json!({"A": null, "B": null, "C": "in plain"}));
     let id = task(&app, json!({"title": "Fix it", "repository": "local/house", "agent_id": agent})).await;
     app.post(&format!("/api/v1/tasks/{id}/start"), Value::Null).await.expect(202);
     until(&app, &id, |task| task["branch"].is_string()).await;
     // The next server knows it before it reads any output.
     app.restart(async |_| {}).await;
     let own = told(&app, &own, 71).await;
-    assert!(own.contains("tell [redacted]") && own.contains("it is [redacted], [redacted]\n"), "{own}");
+    assert!(
+        own.contains("tell [redacted]") && own.contains("it is [redacted], [redacted] in plain\n"),
+        "{own}"
+    );
     assert!(!own.contains("hush") && !own.contains("quoted"), "{own}");
     let events = app.get("/api/v1/events?limit=200").await.expect(200).text();
     assert!(events.contains("execution.ended") && !events.contains("hush"), "{events}");

@@ -338,6 +338,7 @@ async fn what_a_competition_came_to_is_kept_without_what_its_agent_was_given() {
     let work = Work::on(app).await;
     let app = &work.app;
     let agent = racer(app, json!({"PASSWORD": "hush-hush-word"})).await;
+    crate::tasks::hide_environment(app, agent.as_str().unwrap()).await;
     work.branch("fork-1", "feature", "the password is hush-hush-word\n").await;
     let pull = work.open("fork-1").await;
     let url = format!("/api/v1/repositories/app/pulls/{}", pull["number"]);
@@ -358,6 +359,29 @@ async fn what_a_competition_came_to_is_kept_without_what_its_agent_was_given() {
     let content = format!("/api/v1/artifacts/{}/content", of("diff")["id"].as_str().unwrap());
     let diff = app.get(&content).await.expect(200).text();
     assert!(diff.contains("+the password is [redacted]") && !diff.contains("hush"), "{diff}");
+}
+
+#[tokio::test]
+async fn a_task_whose_competition_waits_for_a_pick_needs_a_person() {
+    let (app, ring) = stadium().await;
+    let agent = racer(&app, json!({})).await;
+    app.post("/api/v1/repositories", json!({"name": "app"})).await.expect(201);
+    let new = json!({"title": "Fix it", "repository": "local/app", "agent_id": agent});
+    let task = crate::tasks::task(&app, new).await;
+    ring.agents.add_permits(2);
+    let compete = json!({"compete": {"entries": [{"label": "one"}, {"label": "two"}]}});
+    app.post(&format!("/api/v1/tasks/{task}/start"), compete).await.expect(202);
+    let waits = crate::tasks::until(&app, &task, |task| task["needs_attention"].is_object()).await;
+    assert_eq!(waits["needs_attention"]["code"], "pick_wanted");
+    assert_eq!(waits["state"], "in_progress");
+    let told = app.events("task.needs_attention").await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    let found = app.get(&format!("{FORKS}?task_id={task}")).await.expect(200).json();
+    let id = found["items"][0]["id"].as_str().unwrap();
+    app.post(&format!("{FORKS}/{id}/winner"), json!({"entry": 2})).await.expect(202);
+    let picked = app.get(&format!("/api/v1/tasks/{task}")).await.expect(200).json();
+    assert_eq!(picked["needs_attention"], Value::Null, "{picked}");
+    until(&app, id, "decided").await;
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@
     reason = "tests may spawn, sleep and poison locks"
 )]
 
+mod agent_setup;
 mod agentd;
 mod agents;
 mod app;
