@@ -34,6 +34,7 @@ mod sandboxes;
 mod tasks;
 mod templates;
 mod terminal;
+mod transcript;
 mod watch;
 
 use std::process::ExitCode;

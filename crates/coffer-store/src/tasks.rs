@@ -60,6 +60,8 @@ pub struct TaskRow {
     pub archived_ms: Option<Millis>,
     /// Whether a review of its pull request starts the next attempt.
     pub starts_on_review: bool,
+    /// How often an agent may correct its work after the check failed; the server's default without a value.
+    pub check_tries: Option<i64>,
 }
 
 /// A new task.
@@ -143,7 +145,8 @@ pub enum TaskError {
 
 const COLUMNS: &str = "id, project_id, title, description, state, attention, priority, place, labels, repository, \
                        base_branch, branch, agent_id, model, check_command, budget_nanos, context_id, run_id, \
-                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review";
+                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review, \
+                       check_tries";
 
 /// The data of a move.
 struct Moved<'a> {
@@ -430,5 +433,6 @@ fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {
         updated_ms: row.try_get("updated_ms").doing(READ)?,
         archived_ms: row.try_get("archived_ms").doing(READ)?,
         starts_on_review: row.try_get::<String, _>("on_review").doing(READ)? == "start",
+        check_tries: row.try_get("check_tries").doing(READ)?,
     })
 }

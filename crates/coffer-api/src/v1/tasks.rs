@@ -12,6 +12,7 @@ use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskFilter, TaskOrder, Ta
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::board::{by_people, refusal};
+use super::bounds::within;
 use super::page::Part;
 use super::projects::wanted_version;
 use super::repositories::plain_name;
@@ -24,6 +25,8 @@ use crate::query::Query;
 use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, TaskQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 pub(super) use work::*;
+
+const MOST_CHECK_TRIES: i64 = 10;
 
 /// A position in a list of tasks: after this place and task.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +53,7 @@ fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {
     (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shape::shown(task)))
 }
 
-async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
+pub(super) async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
     let row = app.store.task(&caller.scope, task).await.map_err(ApiError::store)?;
     row.ok_or_else(|| ApiError::nothing("task", task))
 }
@@ -67,7 +70,8 @@ pub(super) async fn create(
     Checked(request): Checked<NewTask>,
 ) -> Result<(StatusCode, HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
-    let on_review = request.on_review;
+    let (on_review, check_tries) = (request.on_review, request.check_tries);
+    within("check_tries", check_tries, 0, MOST_CHECK_TRIES)?;
     let request = shape::checked_new(request)?;
     let new = NewRow {
         title: request.title,
@@ -89,6 +93,11 @@ pub(super) async fn create(
     context.made(task.id);
     if on_review == OnReview::Start {
         let set = app.store.set_on_review(&caller.scope, task.id, true).await;
+        set.map_err(|error| refusal(error, task.id))?;
+        task = found(&app, &caller, task.id).await?;
+    }
+    if check_tries.is_some() {
+        let set = app.store.set_check_tries(&caller.scope, task.id, check_tries, &actor(&caller)).await;
         set.map_err(|error| refusal(error, task.id))?;
         task = found(&app, &caller, task.id).await?;
     }
@@ -169,7 +178,8 @@ pub(super) async fn change(
     Checked(request): Checked<ChangedTask>,
 ) -> Result<(HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
-    let on_review = request.on_review;
+    let (on_review, check_tries) = (request.on_review, request.check_tries);
+    within("check_tries", check_tries.flatten(), 0, MOST_CHECK_TRIES)?;
     let request = shape::checked_change(request)?;
     let place = match request.place {
         None => None,
@@ -202,6 +212,11 @@ pub(super) async fn change(
     let mut changed = changed.map_err(|error| refusal(error, task))?;
     if let Some(on_review) = on_review {
         let set = app.store.set_on_review(&caller.scope, task, on_review == OnReview::Start).await;
+        set.map_err(|error| refusal(error, task))?;
+        changed = found(&app, &caller, task).await?;
+    }
+    if let Some(check_tries) = check_tries {
+        let set = app.store.set_check_tries(&caller.scope, task, check_tries, &actor(&caller)).await;
         set.map_err(|error| refusal(error, task))?;
         changed = found(&app, &caller, task).await?;
     }

@@ -2,6 +2,7 @@
 
 use coffer_api_types::attempts::{Attempt, Start};
 use coffer_api_types::tasks::{NewTask, OnReview, Task, TaskQuery};
+use coffer_api_types::transcripts::TranscriptQuery;
 use coffer_core::{AgentId, Priority};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,8 @@ use super::bounds::{bounded, one_line};
 use crate::cut;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
+/// Entries of a transcript that are shown.
+const LAST_ENTRIES: i64 = 20;
 const LONGEST_TEXT: usize = 8 << 10;
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -153,6 +156,7 @@ async fn create(call: Call, input: Create) -> Result<Outcome<Shown>, Failure> {
         agent_id: agent_of(input.agent_id)?,
         model: None,
         check_command: input.check_command,
+        check_tries: None,
         budget: input.budget,
         context_id: None,
         on_review: OnReview::default(),
@@ -259,6 +263,8 @@ struct Detail {
     check_command: Option<String>,
     /// Oldest first.
     attempts: Vec<Tried>,
+    /// The end of what its agents did, a line each, oldest first.
+    transcript: Vec<String>,
 }
 
 async fn get(call: Call, input: Get) -> Result<Outcome<Detail>, Failure> {
@@ -292,5 +298,11 @@ async fn get(call: Call, input: Get) -> Result<Outcome<Detail>, Failure> {
             .unwrap_or_default();
         text.push_str(&format!("\nattempt {} {}{more}", attempt.number, attempt.state));
     }
-    Ok(Outcome::new(text, Detail { task, description, check_command, attempts }))
+    let query = TranscriptQuery { last: Some(LAST_ENTRIES), ..TranscriptQuery::default() };
+    let entries = call.client.transcript(&input.task_id, &query).all().await?;
+    let transcript: Vec<String> = entries.iter().map(|entry| entry.body.line()).collect();
+    for line in &transcript {
+        text.push_str(&format!("\n  {line}"));
+    }
+    Ok(Outcome::new(text, Detail { task, description, check_command, attempts, transcript }))
 }

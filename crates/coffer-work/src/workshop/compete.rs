@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coffer_core::agent::Job;
+use coffer_core::agent::{Job, Talk};
 use coffer_core::compete::DiffSize;
 use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName, StepCode};
 use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
-use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
+use coffer_store::{EntryRow, Idempotency, Inserted, ProjectScope, RunFailure, TranscriptOf, TurnPlace};
 use tracing::Instrument as _;
 
 use super::describe::{code, quoted};
@@ -35,6 +35,11 @@ pub struct Ring {
 /// A key of a run. Users' keys have no colon.
 fn key(brief: &RaceBrief, what: &str) -> String {
     format!("run:{}/{what}", brief.run)
+}
+
+/// An entry's only turn, in its transcript.
+fn place(brief: &RaceBrief, entry: i64) -> TurnPlace {
+    TurnPlace { of: TranscriptOf::Entry(brief.competition, entry), run: brief.run, attempt: 1, turn: 1 }
 }
 
 /// The keys by which an entry's sandbox is found: created with the others, or in a separate try.
@@ -237,7 +242,7 @@ impl Arena for Ring {
         command: &str,
     ) -> Result<Checked, StepError> {
         let at = self.station(brief, source);
-        self.bench.run_check(&at, &key(brief, "prepare"), &brief.repository, command).await
+        self.bench.run_check(&at, &key(brief, "prepare"), &brief.repository, command, None).await
     }
 
     async fn fork(&self, brief: &RaceBrief, source: SandboxId) -> Result<Vec<Fork>, StepError> {
@@ -300,12 +305,14 @@ impl Arena for Ring {
                 branch: &entry.branch,
                 check: brief.check_command.as_deref(),
                 model: entry.model.as_deref(),
+                talk: Talk::default(),
             },
             env: env
                 .into_iter()
                 .filter(|(_, value)| !value.is_empty())
                 .map(|(name, value)| (name.to_string(), value))
                 .collect(),
+            place: place(brief, entry.number),
         };
         let work = self.bench.start_agent(&at, order).await?;
         tell(News::Begun(work.execution)).await;
@@ -368,7 +375,8 @@ impl Arena for Ring {
 
     async fn check(&self, lane: Lane<'_>, command: &str) -> Result<Checked, StepError> {
         let key = key(lane.brief, &format!("check-{}", lane.entry.number));
-        self.bench.run_check(&self.lane(lane), &key, &lane.brief.repository, command).await
+        let place = Some(place(lane.brief, lane.entry.number));
+        self.bench.run_check(&self.lane(lane), &key, &lane.brief.repository, command, place).await
     }
 
     async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError> {

@@ -12,6 +12,7 @@ mod heard;
 mod making;
 mod repository;
 mod sandbox;
+mod script;
 mod task;
 mod trouble;
 
