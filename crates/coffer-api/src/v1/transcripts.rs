@@ -15,7 +15,6 @@ use coffer_core::{CompetitionId, TaskId};
 use coffer_store::{ProjectScope, Store, TranscriptEntry as Row, TranscriptFilter, TranscriptOf};
 use futures_util::Stream;
 use http::{HeaderMap, HeaderValue, header};
-use tokio_util::sync::CancellationToken;
 
 use super::bounds::within;
 use super::competitions;
@@ -269,7 +268,7 @@ fn follow(
         of,
         position: after(headers, position)?.unwrap_or(0),
         page: VecDeque::new(),
-        pace: Follower::new("could not read a transcript", LOOK, CancellationToken::new())
+        pace: Follower::new("could not read a transcript", LOOK, app.events.stopping())
             .on_writes(&app.store, BREATHER),
     };
     let key = KeyWatch::new(&app.store, caller.key);

@@ -111,6 +111,8 @@ pub struct Invocation {
     pub timeout_s: i64,
     /// The prompt in its words.
     pub prompt: String,
+    /// Whether it continues the session of the turn before.
+    pub continues: bool,
 }
 
 impl AgentDefinition {
@@ -234,7 +236,7 @@ impl AgentDefinition {
             _ => self.preset.output(),
         });
         let timeout_s = self.limits.timeout_s.unwrap_or(USUAL_TIMEOUT_S);
-        let ran = Invocation { words, env, output, timeout_s, prompt };
+        let ran = Invocation { words, env, output, timeout_s, prompt, continues: false };
         Ok(self.continued(job, &ran).unwrap_or(ran))
     }
 
@@ -245,7 +247,7 @@ impl AgentDefinition {
         let swap = |word: &String| if *word == new.prompt { prompt.clone() } else { word.clone() };
         let words: Vec<String> = new.words.iter().map(swap).collect();
         let words = resume::resumed(self.preset, &words, session)?;
-        Some(Invocation { words, prompt, ..new.clone() })
+        Some(Invocation { words, prompt, continues: true, ..new.clone() })
     }
 
     fn prompt_for(&self, job: &Job<'_>, remembers: bool) -> String {

@@ -16,7 +16,7 @@ mod plain;
 use serde_json::Value;
 
 use super::OutputFormat;
-use super::report::AgentReport;
+use super::report::{AgentReport, Tokens};
 use super::transcript::{Change, Room, Scribe};
 
 /// Longer lines are skipped.
@@ -94,6 +94,11 @@ impl AgentReader {
             OutputFormat::Aider => Format::Aider(aider::Aider::default()),
         };
         Self { format, main: Lines::default(), error: Lines::default(), scribe: Scribe::new(room) }
+    }
+
+    /// The turn continues a session that has used so much before. Some programs tell the total of the session.
+    pub fn continues(&mut self, earlier: Tokens) {
+        self.scribe.earlier = earlier;
     }
 
     /// Takes the next bytes; emits the changes of the transcript that they complete.

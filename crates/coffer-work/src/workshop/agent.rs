@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use coffer_core::agent::transcript::{EntryBody, Text};
-use coffer_core::agent::{AgentDefinition, AgentReader, AgentReport, Job, OutputFormat};
+use coffer_core::agent::{AgentDefinition, AgentReader, AgentReport, Job, OutputFormat, Tokens};
 use coffer_core::{Code, ExecutionId, SandboxId, StepCode};
 use coffer_flow::StepError;
 use coffer_flow::task::{AgentTurn, Checked};
@@ -69,6 +69,8 @@ pub struct AtWork {
     /// The cost that it reports so far.
     reported: AtomicI64,
     place: TurnPlace,
+    /// Whether it continues a session.
+    continues: bool,
 }
 
 impl AtWork {
@@ -122,21 +124,25 @@ impl Workbench {
         let prompt = EntryBody::Prompt { text: Text::folded(&invocation.prompt, PROMPT_HEAD, PROMPT_TAIL) };
         let source = format!("{execution}/prompt");
         self.tell_script(at, place, &source, vec![(1, now_ms(), prompt)], &show).await?;
-        let output = invocation.output;
-        Ok(AtWork { execution, output, within, hidden, reported: AtomicI64::new(0), place })
+        let (output, continues) = (invocation.output, invocation.continues);
+        let reported = AtomicI64::new(0);
+        Ok(AtWork { execution, output, within, hidden, reported, place, continues })
     }
 
     /// Waits for an agent. `allowance` is the most that its sandbox in all and this turn, as the agent
-    /// reports it, may cost: beyond that the agent is ended.
+    /// reports it, may cost: beyond that the agent is ended. `before` is what the turns before it used.
     pub async fn await_agent(
         &self,
         at: &Station,
         work: &AtWork,
         allowance: Option<i64>,
+        before: Option<Tokens>,
         tell: Tell<'_>,
     ) -> Result<AgentTurn, StepError> {
         let (script, room) = self.open_script(at, work.place, work.execution).await?;
-        let mut heard = Heard::new(Some(AgentReader::within(work.output, room)), Some(script));
+        let mut reader = AgentReader::within(work.output, room);
+        reader.continues(before.filter(|_| work.continues).unwrap_or_default());
+        let mut heard = Heard::new(Some(reader), Some(script));
         let show = |text: &str| work.hidden.redact(&self.redacted_whole(at, text));
         let shown = |text: String| show(&text);
         let tell = |(doing, report): Progress| {

@@ -317,7 +317,7 @@ impl Arena for Ring {
         let work = self.bench.start_agent(&at, order).await?;
         tell(News::Begun(work.execution)).await;
         let progress = |(doing, report): Progress| tell(News::Progress(doing, report));
-        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos, &progress).await?;
+        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos, None, &progress).await?;
         let row = self.bench.store.execution(&at.scope, work.execution).await?;
         let duration_ms = row.and_then(|row| Some((row.ended_ms? - row.started_ms).max(0)));
         Ok(Raced { turn, duration_ms })

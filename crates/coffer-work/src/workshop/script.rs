@@ -34,7 +34,7 @@ impl Script {
             return;
         }
         let source = self.source.clone();
-        // An entry keeps the time of its beginning in the database; here that of its last change would win.
+        // A new entry has the time of its first change.
         let at_ms = self.waiting.get(&number).map_or(at_ms, |earlier| earlier.at_ms);
         self.waiting.insert(number, NewTranscriptEntry { source, number, version, subagent, at_ms, body });
     }

@@ -198,7 +198,7 @@ impl Workshop for TaskShop {
             }
             .boxed()
         };
-        let done = self.bench.await_agent(&at, &work, allowance, &tell).await;
+        let done = self.bench.await_agent(&at, &work, allowance, turn.before.tokens, &tell).await;
         if done.as_ref().is_err_and(|error| !error.transient) && work.reported() > 0 {
             // Count a failed turn too: the next attempt has that much less.
             let before = turn.before.cost_nanos.unwrap_or(0);

@@ -165,7 +165,12 @@ fn result(value: &Value, scribe: &mut Scribe) {
         .collect();
     let mut total = Tokens::default();
     models.into_iter().for_each(|tokens| total.add(tokens));
-    scribe.used_in_all(if total.is_none() { tokens(&value["usage"]) } else { total });
+    if value["usage"]["total_tokens"].is_u64() {
+        // Qwen Code counts the whole session.
+        scribe.used_in_session(tokens(&value["usage"]));
+    } else {
+        scribe.used_in_all(if total.is_none() { tokens(&value["usage"]) } else { total });
+    }
     scribe.cost(value["total_cost_usd"].as_f64(), false);
     let text = value["result"].as_str().filter(|text| !text.trim().is_empty());
     if value["is_error"] == Value::Bool(true) || text.is_some_and(is_quoted) {

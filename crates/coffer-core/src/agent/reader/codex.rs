@@ -14,7 +14,7 @@ pub(super) fn read(value: &Value, scribe: &mut Scribe) {
         Some("item.completed") => ends(&value["item"], scribe),
         Some("turn.completed") => {
             let usage = &value["usage"];
-            scribe.used(Tokens {
+            scribe.used_in_session(Tokens {
                 input: count(&usage["input_tokens"]),
                 cached: count(&usage["cached_input_tokens"]),
                 output: count(&usage["output_tokens"]),

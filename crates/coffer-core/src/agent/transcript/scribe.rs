@@ -50,6 +50,16 @@ enum Flow {
     Output,
 }
 
+impl Flow {
+    const fn body(self, text: Text) -> EntryBody {
+        match self {
+            Self::Message => EntryBody::Message { text },
+            Self::Thinking => EntryBody::Thinking { text },
+            Self::Output => EntryBody::Output { text },
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Open {
     number: u64,
@@ -61,6 +71,8 @@ struct Open {
 #[derive(Debug)]
 pub struct Scribe {
     pub(in crate::agent) report: AgentReport,
+    /// What the session used in earlier turns.
+    pub(in crate::agent) earlier: Tokens,
     room: Room,
     bytes: usize,
     /// The last number and the last version.
@@ -81,6 +93,7 @@ impl Scribe {
     pub fn new(room: Room) -> Self {
         Self {
             report: AgentReport::default(),
+            earlier: Tokens::default(),
             room,
             bytes: 0,
             number: 0,
@@ -170,9 +183,11 @@ impl Scribe {
         });
     }
 
-    /// Ends text that later pieces would continue.
+    /// Ends text that later pieces would continue, and says how much of it was left out.
     fn end_flow(&mut self) {
-        self.flow = None;
+        if let Some((kind, number, text, cut_bytes)) = self.flow.take().filter(|(.., cut_bytes)| *cut_bytes > 0) {
+            self.emit(number, self.subagent, kind.body(Text { cut_bytes, ..Text::head(&text, text.len()) }));
+        }
     }
 
     pub(in crate::agent) fn started(&mut self, session: &Value, model: &Value) {
@@ -239,14 +254,10 @@ impl Scribe {
         text.push_str(&piece[..fits]);
         cut_bytes = cut_bytes.saturating_add(u64::try_from(piece.len() - fits).unwrap_or(u64::MAX));
         let shown = Text { cut_bytes, ..Text::head(&text, most) };
-        let body = match kind {
-            Flow::Message => EntryBody::Message { text: shown },
-            Flow::Thinking => EntryBody::Thinking { text: shown },
-            Flow::Output => EntryBody::Output { text: shown },
-        };
+        let body = kind.body(shown);
         let number = match number {
-            // What is over after the cut changes a figure only.
-            Some(number) if fits == 0 && !cut_bytes.is_power_of_two() => Some(number),
+            // What is over after the cut changes a figure only, which is told at the end.
+            Some(number) if fits == 0 => Some(number),
             Some(number) => {
                 self.describe(&body);
                 if self.bytes.saturating_add(fits) <= self.room.bytes {
@@ -358,6 +369,21 @@ impl Scribe {
         }
     }
 
+    /// Replaces the tokens so far by the total of a session, which may have begun in an earlier turn.
+    pub(in crate::agent) fn used_in_session(&mut self, tokens: Tokens) {
+        let Tokens { input, cached, output } = self.earlier;
+        let is_part = tokens.input >= input && tokens.cached >= cached && tokens.output >= output;
+        self.used_in_all(if is_part {
+            Tokens {
+                input: tokens.input - input,
+                cached: tokens.cached - cached,
+                output: tokens.output - output,
+            }
+        } else {
+            tokens
+        });
+    }
+
     /// Dollars in all, or in addition to those before.
     pub(in crate::agent) fn cost(&mut self, dollars: Option<f64>, is_more: bool) {
         let Some(nanos) = dollars.and_then(nanos) else { return };
@@ -418,12 +444,12 @@ mod tests {
         scribe.used(Tokens { input: 1, cached: 0, output: 1 });
         scribe.close();
         let told = bodies(&mut scribe);
-        let omitted = told.iter().filter(|(_, body)| matches!(body, EntryBody::Omitted { .. }));
+        let mut omitted = told.iter().filter(|(_, body)| matches!(body, EntryBody::Omitted { .. }));
         assert_eq!(
             omitted.clone().map(|(number, _)| *number).collect::<std::collections::BTreeSet<_>>().len(),
             1
         );
-        assert_eq!(omitted.last(), Some(&(4, EntryBody::Omitted { entries: 7 })));
+        assert_eq!(omitted.next_back(), Some(&(4, EntryBody::Omitted { entries: 7 })));
         assert!(told.iter().any(|(_, body)| matches!(body, EntryBody::Error { .. })));
         assert!(told.iter().any(|(_, body)| matches!(body, EntryBody::Usage { .. })));
         let mut small = Scribe::new(Room { entries: 100, bytes: 300 });

@@ -103,7 +103,7 @@ mod tests {
         let text = format!("{}{}{}", "a".repeat(10), "é".repeat(100), "z".repeat(10));
         let folded = Text::folded(&text, 11, 12);
         assert_eq!((folded.text.len(), &*folded.end), (10, &*format!("é{}", "z".repeat(10))));
-        assert_eq!(folded.cut_bytes as usize + folded.size(), text.len());
+        assert_eq!(usize::try_from(folded.cut_bytes).unwrap() + folded.size(), text.len());
         assert_eq!(Text::folded("short", 3, 2), Text { text: "short".into(), ..Text::default() });
         assert_eq!(Text::head("ééé", 3), Text { text: "é".into(), cut_bytes: 4, end: String::new() });
         assert_eq!(Text::folded("abcdef", 2, 100).text, "abcdef");
