@@ -143,7 +143,11 @@ def test_from_start_to_pull_request(board):
     assert board.fetched("rev-parse", f"origin/{branch}") == done["commit"]
     assert board.fetched("show", f"origin/{branch}:greeting") == f"good morning to {branch}"
     assert board.fetched("show", f"origin/{branch}:where") == "/home/user/app\nuser"
-    assert board.fetched("show", f"origin/{branch}:told") == "Add a greeting\n\nBe kind."
+    told = board.fetched("show", f"origin/{branch}:told")
+    assert told.startswith("Add a greeting\n\nBe kind.\n\nAbout this work:\n"), told
+    assert f"`{branch}`" in told and "`grep -q morning greeting` is run" in told, told
+    kinds = [entry["kind"] for entry in board.get(f"/tasks/{task}/transcript")["items"]]
+    assert kinds == ["prompt", "output", "check"], kinds
     message = board.fetched("log", "-1", "--format=%an <%ae>%n%B", f"origin/{branch}")
     assert message.startswith("Cofferdam <noreply@localhost>\nfeat: add a greeting\n\n"), message
     assert f"Task: {task}" in message
@@ -213,6 +217,37 @@ def test_what_does_not_pass_is_pushed_and_not_proposed(board):
     assert board.fetched("show", f"origin/{aside}:state") == "worse"
 
 
+def test_a_failed_check_is_corrected_in_the_same_sandbox(board):
+    script = """
+    if [ "$COFFER_TURN" = 1 ]; then echo broken > state; touch /tmp/here; else
+      test -e /tmp/here; echo "$1" > told; echo right > state
+    fi
+    echo "turn $COFFER_TURN is over"
+    """
+    task = board.task(script, check_command="echo looking for right; grep -q right state")
+    board.start(task)
+    done = board.over(task)
+    assert (done["state"], done["attempts"]) == ("in_review", 1), done
+    assert {"check", "agent-2", "check-2"} <= board.steps(task).keys()
+    told = board.fetched("show", f"origin/{done['branch']}:told")
+    for part in ["failed with exit code 1 (correction 1 of 3)", "> looking for right", "You have worked on this already"]:
+        assert part in told, told
+
+    entries = board.get(f"/tasks/{task}/transcript")["items"]
+    assert [entry["kind"] for entry in entries] == ["prompt", "output", "check", "prompt", "output", "check"], entries
+    assert [entry["turn"] for entry in entries] == [1, 1, 1, 2, 2, 2]
+    assert (entries[2]["passed"], entries[2]["exit_code"], entries[5]["passed"]) == (False, 1, True)
+    assert entries[2]["output"]["text"] == "looking for right\n" and entries[1]["text"]["text"] == "turn 1 is over"
+    page = board.api.get(f"/tasks/{task}/transcript", params={"format": "md"})
+    assert page.headers["content-type"].startswith("text/markdown") and "## Attempt 1, turn 2" in page.text
+
+    # An agent that never gets it right is asked so often and no more.
+    never = board.task("echo wrong > state", check_command="grep -q right state", check_tries=1)
+    board.start(never)
+    needs(board.over(never), "check_failed", "after 1 correction")
+    assert {"agent-2", "check-2"} <= board.steps(never).keys() and "agent-3" not in board.steps(never)
+
+
 WAITING = "until [ -e /tmp/go ]; do sleep 0.1; done; "
 
 
@@ -236,7 +271,8 @@ def test_what_is_said_meanwhile_is_the_next_turn(board):
     done = board.over(task)
     assert done["state"] == "in_review", done
     assert {"agent-1", "agent-2", "hear-2"} <= board.steps(task).keys()
-    assert board.fetched("show", f"origin/{done['branch']}:two").endswith("README:1: and a second file")
+    two = board.fetched("show", f"origin/{done['branch']}:two")
+    assert two.endswith("Review comment 1 on `README`, line 1:\nand a second file"), two
 
     # What is said later begins the next attempt, on the same branch and pull request.
     board.post(f"/tasks/{task}/messages", body="once more", start=True)

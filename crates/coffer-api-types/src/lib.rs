@@ -46,6 +46,7 @@ pub mod session;
 pub mod snapshots;
 pub mod tasks;
 pub mod templates;
+pub mod transcripts;
 pub mod usage;
 pub mod volumes;
 pub mod webhooks;

@@ -68,6 +68,10 @@ pub struct NewTask {
     #[serde(default)]
     #[schema(example = "make test")]
     pub check_command: Option<String>,
+    /// How often the agent may correct its work after the check failed; 3 by default.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 10)]
+    pub check_tries: Option<i64>,
     /// The most that the attempts may cost, in the server's currency.
     #[serde(default)]
     pub budget: Option<f64>,
@@ -157,6 +161,9 @@ pub struct ChangedTask {
     #[schema(value_type = Option<String>)]
     pub check_command: Option<Option<String>>,
     #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<i64>, minimum = 0, maximum = 10)]
+    pub check_tries: Option<Option<i64>>,
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<f64>)]
     pub budget: Option<Option<f64>>,
     #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
@@ -209,6 +216,9 @@ pub struct Task {
     pub agent_id: Option<String>,
     pub model: Option<String>,
     pub check_command: Option<String>,
+    /// How often the agent may correct its work after the check failed.
+    #[serde(default)]
+    pub check_tries: i64,
     pub budget: Option<f64>,
     pub context_id: Option<String>,
     /// The newest attempt's run.

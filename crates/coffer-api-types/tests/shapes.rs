@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, code, competitions,
     connections, events, exec, executions, files, forks, git, host, keys, limits, logs, network, policy,
-    projects, pulls, queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, usage,
-    volumes, webhooks,
+    projects, pulls, queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates,
+    transcripts, usage, volumes, webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -276,7 +276,7 @@ fn every_shape_reads_back_what_it_writes() {
         tasks::Task, templates::CatalogueBuild, templates::CatalogueTemplate,
         templates::RequestedTemplateBuild, templates::Template,
         templates::TemplateBuild, templates::TemplateBuildFailure, templates::TemplateBuildLine,
-        templates::TemplateFiles, usage::Prices, usage::UsageEntry, volumes::Volume,
+        templates::TemplateFiles, transcripts::TranscriptEntry, usage::Prices, usage::UsageEntry, volumes::Volume,
         volumes::VolumeDetail, volumes::VolumeMount, webhooks::Delivery,
         webhooks::DeliveryDetail, webhooks::MadeWebhook, webhooks::SigningSecret,
         webhooks::Webhook,
@@ -305,7 +305,7 @@ fn every_query_reads_back_what_it_writes() {
         git::RepositoryQuery, logs::FormQuery, logs::LogQuery, network::ReachQuery,
         pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
         tasks::TaskQuery, templates::CatalogueLogQuery, templates::TemplateBuildLogQuery, templates::TemplateBuildQuery,
-        templates::TemplateQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
+        templates::TemplateQuery, transcripts::TranscriptQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
         PageQuery,
     ];
     report(&queries);

@@ -42,6 +42,7 @@ mod ssh;
 mod tasks;
 mod templates;
 mod terminal;
+mod transcript;
 mod watch;
 
 use std::process::ExitCode;

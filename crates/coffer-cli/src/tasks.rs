@@ -14,7 +14,7 @@ use crate::context::{Context, pick};
 use crate::failure::{Failure, NOT_FOUND, Outcome, STATE};
 use crate::git::{git_in, run_git, with_key};
 use crate::pairs::{text, word};
-use crate::{escape, printer};
+use crate::{escape, printer, transcript};
 
 /// Tasks: work for agents, from a prompt to a pull request
 #[derive(Debug, Args)]
@@ -46,7 +46,14 @@ enum TaskVerb {
         attention: bool,
     },
     /// Show a task with its attempts and messages
-    Show { task: String },
+    Show {
+        task: String,
+        /// Also what its agents did
+        #[arg(long)]
+        transcript: bool,
+    },
+    /// Print what a task's agents did, entry by entry
+    Transcript(transcript::Transcript),
     /// Start an attempt
     Start {
         task: String,
@@ -127,6 +134,9 @@ struct Add {
     /// A shell command line that must pass
     #[arg(long, value_name = "COMMAND")]
     check: Option<String>,
+    /// How often the agent may correct its work after the check failed
+    #[arg(long, value_name = "NUMBER")]
+    check_tries: Option<i64>,
     /// The most that its attempts may cost
     #[arg(long, value_name = "AMOUNT")]
     budget: Option<f64>,
@@ -183,13 +193,17 @@ impl Tasks {
                 ];
                 context.printer.list(&all, &columns)?;
             }
-            TaskVerb::Show { task } => {
+            TaskVerb::Show { task, transcript } => {
                 let task = resolve(context, &task).await?;
                 context.printer.show(&task)?;
                 if context.printer.is_table() {
                     show_more(context, &task).await?;
+                    if transcript {
+                        transcript::print_all(context, &task).await?;
+                    }
                 }
             }
+            TaskVerb::Transcript(transcript) => return transcript.run(context).await,
             TaskVerb::Start { task, agent, model, replace } => {
                 let task = resolve(context, &task).await?;
                 let agent_id = agents::resolve_some(context, agent.as_deref()).await?;
@@ -248,6 +262,7 @@ impl Add {
             agent_id: agents::resolve_some(context, self.agent.as_deref()).await?,
             model: self.model,
             check_command: self.check,
+            check_tries: self.check_tries,
             budget: self.budget,
             context_id: self.context,
             issue_url: self.issue,

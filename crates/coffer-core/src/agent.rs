@@ -3,11 +3,17 @@
 mod definition;
 mod preset;
 mod progress;
+mod prompt;
 mod reader;
 mod recipe;
+mod report;
+mod resume;
+pub mod transcript;
 
 pub use definition::{AgentDefinition, AgentLimits, BadDefinition, Invocation, Job};
 pub use preset::{OutputFormat, Preset};
 pub use progress::AgentProgress;
-pub use reader::{AgentEvent, AgentReader, AgentReport, Tokens};
+pub use prompt::{FailedCheck, Said, Talk};
+pub use reader::AgentReader;
 pub use recipe::{Login, Package, Recipe};
+pub use report::{AgentReport, Tokens};

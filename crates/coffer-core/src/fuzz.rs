@@ -1,5 +1,6 @@
 //! Fuzz targets: parsers of hostile bytes, with the properties of their results.
 
+use crate::agent::transcript::{EntryBody, Room};
 use crate::agent::{AgentReader, OutputFormat};
 use crate::pkt_line::{self, Packet};
 
@@ -8,16 +9,24 @@ pub fn agent_output(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
     let format = OutputFormat::ALL[usize::from(first) % OutputFormat::ALL.len()];
     let mut whole = AgentReader::new(format);
-    let mut told = 0usize;
-    whole.push(bytes, &mut |_| told += 1);
-    let whole = whole.finish(&mut |_| told += 1);
+    let mut told = Vec::new();
+    whole.push(bytes, &mut |change| told.push(change));
+    let whole = whole.finish(&mut |change| told.push(change));
     let mut pieces = AgentReader::new(format);
-    let mut told_in_pieces = 0usize;
+    let mut told_in_pieces = Vec::new();
     for piece in bytes.chunks(1 + usize::from(first / 8)) {
-        pieces.push(piece, &mut |_| told_in_pieces += 1);
+        pieces.push(piece, &mut |change| told_in_pieces.push(change));
     }
-    let pieces = pieces.finish(&mut |_| told_in_pieces += 1);
-    assert_eq!((&whole, told), (&pieces, told_in_pieces), "the borders of pieces must not matter");
+    let pieces = pieces.finish(&mut |change| told_in_pieces.push(change));
+    assert_eq!((&whole, &told), (&pieces, &told_in_pieces), "the borders of pieces must not matter");
+    for (at, change) in told.iter().enumerate() {
+        assert_eq!(change.version, at as u64 + 1, "no change is lost");
+        assert!(change.body.size() <= 64 * 1024, "an entry is bounded: {}", change.body.kind());
+        let written = serde_json::to_string(&change.body).expect("plain data");
+        let read: EntryBody = serde_json::from_str(&written).expect("what was written reads back");
+        assert_eq!(read.kind(), change.body.kind());
+    }
+    assert!(told.iter().map(|change| change.number).max() <= Some(Room::WHOLE.entries + 40));
     assert!(whole.cost_nanos.is_none_or(|nanos| nanos >= 0), "a cost is never negative");
     assert!(whole.summary.is_none_or(|text| text.len() <= 16 * 1024));
 }

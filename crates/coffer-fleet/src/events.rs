@@ -76,6 +76,11 @@ impl Events {
         Self { store, tasks, tails: Mutex::default(), readers: Arc::default(), stop }
     }
 
+    /// Cancelled when readers must end.
+    pub fn stopping(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
     /// The number of current readers.
     pub fn readers(&self) -> usize {
         Arc::strong_count(&self.readers) - 1

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! prepare ─ sandbox ─ clone ─ branch ─ agent ⟲ hear ─ [check] ─ commit ─ push ─ pull ─ finish
+//!                                       └───── correct ⟲ ─────┘
 //! ```
 //!
 //! A [`Workshop`] implements the steps; this file has their order, their results and their undo. A run is one
@@ -12,9 +13,9 @@ mod workshop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::agent::AgentReport;
+use coffer_core::agent::{AgentReport, Said};
 use coffer_core::{AgentId, RunId, SandboxId, StepCode, TaskId};
-use coffer_store::{AttemptNote, Store, TaskMessage, Unwinding};
+use coffer_store::{AttemptNote, ProjectScope, Store, TaskMessage, Unwinding};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -29,6 +30,12 @@ const MARGIN: Duration = Duration::from_secs(120);
 const LONG: Duration = Duration::from_secs(1800);
 /// For a sandbox, with the template that may have to be built first.
 pub(crate) const SANDBOX_WITHIN: Duration = Duration::from_secs(2 * 3600);
+/// How often an agent may correct its work after the check failed, if the task does not say it.
+pub const USUAL_CHECK_TRIES: i64 = 3;
+/// Most of what was said to earlier attempts, in bytes, and of their last words.
+const MOST_EARLIER: usize = 16 * 1024;
+const LONGEST_WORDS: usize = 2 * 1024;
+const PAGE: u32 = 200;
 
 /// Executes runs of tasks with a workshop.
 pub struct TaskKind<W: ?Sized> {
@@ -55,7 +62,18 @@ struct Asked {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Heard {
     last: i64,
+    /// Before messages had authors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     texts: Vec<String>,
+    #[serde(default)]
+    said: Vec<Said>,
+}
+
+impl Heard {
+    fn of(last: i64, texts: Vec<String>, said: Vec<Said>) -> Self {
+        let old = texts.into_iter().map(|body| Said { body, ..Said::default() });
+        Self { last, texts: Vec::new(), said: old.chain(said).collect() }
+    }
 }
 
 impl<W: Workshop + ?Sized> TaskKind<W> {
@@ -88,6 +106,7 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
             .repository
             .ok_or_else(|| StepError::fatal(StepCode::NoRepository, "the task has no repository"))?;
         let heard = self.hear(run, asked.task, 0).await?;
+        let before = self.before(&scope, run, asked.task).await?;
         Ok(Brief {
             run,
             project,
@@ -96,7 +115,11 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
             title: task.title,
             description: task.description,
             heard_to: heard.last,
-            messages: heard.texts,
+            messages: Vec::new(),
+            said: heard.said,
+            earlier: before.said,
+            ended: before.ended,
+            last_words: before.last_words,
             repository,
             base_branch: task.base_branch,
             branch: task.branch.unwrap_or_else(|| format!("task-{}", asked.task)),
@@ -107,13 +130,42 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
             budget_nanos: task.budget_nanos,
             pull_url: task.pull_url,
             issue: task.issue,
+            check_tries: task.check_tries.unwrap_or(USUAL_CHECK_TRIES),
         })
+    }
+
+    /// What earlier attempts were told, and how the last of them ended.
+    async fn before(&self, scope: &ProjectScope, run: RunId, task: TaskId) -> Result<Before, StepError> {
+        let attempts = self.store.attempts(scope, task).await?;
+        let Some(last) = attempts.iter().rev().find(|attempt| attempt.run != run) else {
+            return Ok(Before::default());
+        };
+        let ended = last.error.as_ref().map(|error| format!("{}: {}", error.code, error.message));
+        let mut said = Vec::new();
+        let mut after = 0;
+        loop {
+            let page = self.store.task_messages(scope, task, after, PAGE).await?;
+            let Some(newest) = page.last() else { break };
+            after = newest.number;
+            said.extend(page.iter().filter(|message| message.run.is_some_and(|got| got != run)).map(said_of));
+            // The newest are repeated.
+            let mut size: usize = said.iter().map(|message| message.body.len() + 200).sum();
+            let surplus = said.iter().take_while(|message| {
+                let is_over = size > MOST_EARLIER;
+                size = size.saturating_sub(message.body.len() + 200);
+                is_over
+            });
+            let surplus = surplus.count();
+            said.drain(..surplus);
+        }
+        let last_words = last.note.summary.as_ref().map(|words| cut(words, LONGEST_WORDS));
+        Ok(Before { said, ended: ended.map(|ended| cut(&ended, LONGEST_WORDS)), last_words })
     }
 
     async fn hear(&self, run: RunId, task: TaskId, after: i64) -> Result<Heard, StepError> {
         let said = self.store.hear_task(run, task, after).await?;
         let last = said.last().map_or(after, |message| message.number);
-        Ok(Heard { last, texts: said.iter().map(told).collect() })
+        Ok(Heard::of(last, Vec::new(), said.iter().map(said_of).collect()))
     }
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
@@ -121,16 +173,33 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
     }
 }
 
-/// A message, as an agent reads it.
+/// What happened before this attempt.
+#[derive(Debug, Default)]
+struct Before {
+    said: Vec<Said>,
+    ended: Option<String>,
+    last_words: Option<String>,
+}
+
+fn cut(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_string()
+}
+
+fn said_of(message: &TaskMessage) -> Said {
+    let about = message.about.as_ref();
+    Said {
+        number: message.number,
+        author: message.author.clone(),
+        body: message.body.clone(),
+        file: about.and_then(|about| about["file"].as_str()).map(String::from),
+        line: about.and_then(|about| about["line"].as_u64()),
+        at_ms: message.at_ms,
+    }
+}
+
+/// A message, as an agent of a competition reads it.
 pub(crate) fn told(message: &TaskMessage) -> String {
-    let place = message.about.as_ref().and_then(|about| {
-        let file = about["file"].as_str()?;
-        Some(match about["line"].as_u64() {
-            Some(line) => format!("{file}:{line}: "),
-            None => format!("{file}: "),
-        })
-    });
-    format!("{}{}", place.unwrap_or_default(), message.body)
+    said_of(message).plain()
 }
 
 /// Why pushed work has no pull request, and where it is.
@@ -234,51 +303,73 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
 
         let within = Duration::from_secs(u64::try_from(brief.agent_timeout_s).unwrap_or(3600)) + MARGIN;
         let mut report = AgentReport::default();
-        let mut heard = Heard { last: brief.heard_to, texts: brief.messages.clone() };
-        for number in 1..=MOST_TURNS {
-            let turn: AgentTurn = run
-                .step(format!("agent-{number}"))
-                .nothing_to_undo()
-                .within(within)
-                .run(|start: Start| {
-                    let (brief, turn) = (&brief, Turn { number, said: &heard.texts, before: &report });
-                    async move {
-                        let done = shop.run_agent(brief, sandbox, turn, start).await?;
-                        let note = so_far(turn.before, &done.report);
-                        self.note(start, AttemptNote { execution: done.execution, ..note }).await?;
-                        Ok(done)
-                    }
-                })
-                .await?;
-            report = sum(&report, &turn.report);
-            if let Some(why) = turn.failed() {
-                return Err(Stop::failed(StepCode::AgentFailed, why));
-            }
-            // Messages that it would not get are left to the next attempt.
-            if number == MOST_TURNS {
-                break;
-            }
-            let last = heard.last;
-            heard = run
-                .step(format!("hear-{number}"))
-                .nothing_to_undo()
-                .run(|_| self.hear(id, asked.task, last))
-                .await?;
-            if heard.texts.is_empty() {
-                break;
-            }
-        }
-
-        let checked: Option<Checked> = match &brief.check_command {
-            None => None,
-            Some(command) => Some(
-                run.step("check")
+        let mut heard = Heard::of(brief.heard_to, brief.messages.clone(), brief.said.clone());
+        let mut number = 0;
+        let mut checked: Option<Checked> = None;
+        // Corrections so far. Each check and each turn is a step: a server that takes over knows which of them were.
+        let mut corrections = 0;
+        let mut gave_up = None;
+        'work: loop {
+            loop {
+                number += 1;
+                let turn: AgentTurn = run
+                    .step(format!("agent-{number}"))
                     .nothing_to_undo()
-                    .within(LONG)
-                    .run(|_| shop.check(&brief, sandbox, command))
-                    .await?,
-            ),
-        };
+                    .within(within)
+                    .run(|start: Start| {
+                        let failed = checked.as_ref().map(|checked| (checked, corrections));
+                        let turn = Turn { number, said: &heard.said, before: &report, failed };
+                        let brief = &brief;
+                        async move {
+                            let done = shop.run_agent(brief, sandbox, turn, start).await?;
+                            let note = so_far(turn.before, &done.report);
+                            let model = done.report.model.clone();
+                            self.note(start, AttemptNote { execution: done.execution, model, ..note })
+                                .await?;
+                            Ok(done)
+                        }
+                    })
+                    .await?;
+                report = sum(&report, &turn.report);
+                if let Some(why) = turn.failed() {
+                    if corrections == 0 {
+                        return Err(Stop::failed(StepCode::AgentFailed, why));
+                    }
+                    // The work before it is pushed, as after a check that failed for the last time.
+                    gave_up = Some(why);
+                    break 'work;
+                }
+                // Messages that it would not get are left to the next attempt.
+                if number >= MOST_TURNS {
+                    break;
+                }
+                let last = heard.last;
+                heard = run
+                    .step(format!("hear-{number}"))
+                    .nothing_to_undo()
+                    .run(|_| self.hear(id, asked.task, last))
+                    .await
+                    .map(|heard: Heard| Heard::of(heard.last, heard.texts, heard.said))?;
+                if heard.said.is_empty() {
+                    break;
+                }
+            }
+            let Some(command) = &brief.check_command else { break };
+            let step =
+                if corrections == 0 { "check".to_string() } else { format!("check-{}", corrections + 1) };
+            let result: Checked = run
+                .step(step.clone())
+                .nothing_to_undo()
+                .within(LONG)
+                .run(|_| shop.check(&brief, sandbox, command, &step, number))
+                .await?;
+            let is_over = result.passed || corrections >= brief.check_tries || number >= MOST_TURNS;
+            checked = Some(result);
+            if is_over {
+                break;
+            }
+            corrections += 1;
+        }
         let failed = checked.as_ref().filter(|checked| !checked.passed);
         // A push to the branch of a pull request changes the pull request.
         let aside =
@@ -308,7 +399,13 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
         };
         run.step(step).stays().within(LONG).run(|_| shop.push(&brief, sandbox, onto, &commit)).await?;
         if let (Some(failed), Some(command)) = (failed, &brief.check_command) {
-            let why = unchecked(failed, command, onto, brief.pull_url.as_deref());
+            let mut why = unchecked(failed, command, onto, brief.pull_url.as_deref());
+            if let Some(gave_up) = gave_up {
+                why = format!("{why}; {gave_up} when it should correct that");
+            } else if corrections > 0 {
+                let times = if corrections == 1 { "1 correction".into() } else { format!("{corrections} corrections") };
+                why = format!("{why}, after {times}");
+            }
             return Err(Stop::failed(StepCode::CheckFailed, why));
         }
         let pull: Pull = run

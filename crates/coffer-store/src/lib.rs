@@ -60,6 +60,7 @@ mod snapshots;
 mod storage;
 mod tasks;
 mod templates;
+mod transcripts;
 mod usage;
 mod vault;
 mod volumes;
@@ -140,6 +141,9 @@ pub use templates::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+pub use transcripts::{
+    NewTranscriptEntry, TranscriptEntry, TranscriptFilter, TranscriptOf, TranscriptPosition, TurnPlace,
+};
 pub use usage::{Amounts, Charge, ModelAmounts, UsageFilter, UsageGroup, UsageLine, UsageMark};
 use vault::Vault;
 pub use vault::{KeySource, MasterKeyStatus, MissingKey};

@@ -63,6 +63,8 @@ pub struct TaskRow {
     pub starts_on_review: bool,
     /// The issue that it is for.
     pub issue: Option<TaskIssue>,
+    /// How often an agent may correct its work after the check failed; the server's default without a value.
+    pub check_tries: Option<i64>,
 }
 
 /// A new task.
@@ -146,7 +148,8 @@ pub enum TaskError {
 
 const COLUMNS: &str = "id, project_id, title, description, state, attention, priority, place, labels, repository, \
                        base_branch, branch, agent_id, model, check_command, budget_nanos, context_id, run_id, \
-                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review, issue";
+                       attempts, pull_url, commit_id, created_by, version, created_ms, updated_ms, archived_ms, on_review, \
+                       issue, check_tries";
 
 /// The data of a move.
 struct Moved<'a> {
@@ -434,5 +437,6 @@ fn read(row: &AnyRow) -> Result<TaskRow, StoreError> {
         archived_ms: row.try_get("archived_ms").doing(READ)?,
         starts_on_review: row.try_get::<String, _>("on_review").doing(READ)? == "start",
         issue: issue.map(|text| serde_json::from_str(&text).map_err(unreadable)).transpose()?,
+        check_tries: row.try_get("check_tries").doing(READ)?,
     })
 }

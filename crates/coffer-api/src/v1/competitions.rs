@@ -66,7 +66,7 @@ async fn entries(
     app.store.competition_entries(&caller.scope, competition).await.map_err(ApiError::store)
 }
 
-async fn found(
+pub(super) async fn found(
     app: &App,
     caller: &Caller<impl Need>,
     competition: CompetitionId,
@@ -160,7 +160,7 @@ pub(super) async fn detail(
     Ok(Json(shape::shown(row, entries)))
 }
 
-fn of_path(text: &str) -> Result<CompetitionId, ApiError> {
+pub(super) fn of_path(text: &str) -> Result<CompetitionId, ApiError> {
     let shown: String = text.chars().take(64).collect();
     text.parse().map_err(|_| ApiError::nothing("competition", shown))
 }

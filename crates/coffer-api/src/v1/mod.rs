@@ -39,6 +39,7 @@ mod socket;
 mod stream;
 mod tasks;
 mod templates;
+mod transcripts;
 mod usage;
 mod volumes;
 mod webhooks;
@@ -140,6 +141,10 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tasks::say, tasks::messages))
         .routes(routes!(tasks::attempts))
         .routes(routes!(tasks::history))
+        .routes(routes!(transcripts::of_task))
+        .routes(routes!(transcripts::stream_of_task))
+        .routes(routes!(transcripts::of_entry))
+        .routes(routes!(transcripts::stream_of_entry))
         .routes(routes!(tasks::steps))
         .routes(routes!(queue::show))
         .routes(routes!(audit::list))

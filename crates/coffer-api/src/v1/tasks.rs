@@ -13,6 +13,7 @@ use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskFilter, TaskOrder, Ta
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::board::{by_people, refusal};
+use super::bounds::within;
 use super::page::Part;
 use super::projects::wanted_version;
 use super::repositories::plain_name;
@@ -25,6 +26,8 @@ use crate::query::Query;
 use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, TaskQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 pub(super) use work::*;
+
+const MOST_CHECK_TRIES: i64 = 10;
 
 /// A position in a list of tasks: after this place and task.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +54,7 @@ fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {
     (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shape::shown(task)))
 }
 
-async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
+pub(super) async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
     let row = app.store.task(&caller.scope, task).await.map_err(ApiError::store)?;
     row.ok_or_else(|| ApiError::nothing("task", task))
 }
@@ -75,7 +78,8 @@ pub(super) async fn create(
     Checked(mut request): Checked<NewTask>,
 ) -> Result<(StatusCode, HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
-    let on_review = request.on_review;
+    let (on_review, check_tries) = (request.on_review, request.check_tries);
+    within("check_tries", check_tries, 0, MOST_CHECK_TRIES)?;
     let origin = origin::of(&app, &caller, &mut request, &asked_at).await?;
     let another = request.another;
     let request = shape::checked_new(request)?;
@@ -104,6 +108,11 @@ pub(super) async fn create(
     }
     if is_new && on_review == OnReview::Start {
         let set = app.store.set_on_review(&caller.scope, task.id, true).await;
+        set.map_err(|error| refusal(error, task.id))?;
+        task = found(&app, &caller, task.id).await?;
+    }
+    if check_tries.is_some() {
+        let set = app.store.set_check_tries(&caller.scope, task.id, check_tries, &actor(&caller)).await;
         set.map_err(|error| refusal(error, task.id))?;
         task = found(&app, &caller, task.id).await?;
     }
@@ -184,7 +193,8 @@ pub(super) async fn change(
     Checked(request): Checked<ChangedTask>,
 ) -> Result<(HeaderMap, Json<Task>), ApiError> {
     by_people(&caller)?;
-    let on_review = request.on_review;
+    let (on_review, check_tries) = (request.on_review, request.check_tries);
+    within("check_tries", check_tries.flatten(), 0, MOST_CHECK_TRIES)?;
     let request = shape::checked_change(request)?;
     let place = match request.place {
         None => None,
@@ -217,6 +227,11 @@ pub(super) async fn change(
     let mut changed = changed.map_err(|error| refusal(error, task))?;
     if let Some(on_review) = on_review {
         let set = app.store.set_on_review(&caller.scope, task, on_review == OnReview::Start).await;
+        set.map_err(|error| refusal(error, task))?;
+        changed = found(&app, &caller, task).await?;
+    }
+    if let Some(check_tries) = check_tries {
+        let set = app.store.set_check_tries(&caller.scope, task, check_tries, &actor(&caller)).await;
         set.map_err(|error| refusal(error, task))?;
         changed = found(&app, &caller, task).await?;
     }

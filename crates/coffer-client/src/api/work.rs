@@ -8,11 +8,13 @@ use coffer_api_types::competitions::{
 };
 use coffer_api_types::queue::Queue;
 use coffer_api_types::tasks::{ChangedTask, NewTask, Task, TaskQuery};
+use coffer_api_types::transcripts::{TranscriptEntry, TranscriptQuery};
 use http::Method;
 
 use crate::api::FileContent;
 use crate::client::{Client, at, encode, with_query};
 use crate::error::Error;
+use crate::follow::Follow;
 use crate::pages::Pages;
 
 impl Client {
@@ -61,6 +63,15 @@ impl Client {
 
     pub async fn task_history(&self, id: &str) -> Result<Vec<Move>, Error> {
         self.get(&at(["tasks", id, "history"])).await
+    }
+
+    pub fn transcript(&self, task: &str, query: &TranscriptQuery) -> Pages<TranscriptEntry> {
+        self.list(at(["tasks", task, "transcript"]), query)
+    }
+
+    /// A transcript as it grows, from its beginning: each message has an entry, new or changed.
+    pub fn follow_transcript(&self, task: &str) -> Follow {
+        Follow::new(self.clone(), at(["tasks", task, "transcript", "stream"]))
     }
 
     pub async fn steps(&self, run: &str) -> Result<Vec<StepShape>, Error> {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::preset::{OutputFormat, Preset, Word};
+use super::prompt::{self, Talk};
 use super::recipe::Recipe;
+use super::resume;
 use crate::{LargestSize, Limits, SizeWish};
 
 const LONGEST_PROMPT_TEMPLATE: usize = 64 * 1024;
@@ -16,7 +18,6 @@ const LONGEST_WORD: usize = 8 * 1024;
 const MOST_VARIABLES: usize = 100;
 const LONGEST_VALUE: usize = 16 * 1024;
 const LONGEST_MODEL: usize = 200;
-const USUAL_PROMPT: &str = "{{title}}\n\n{{description}}\n\n{{messages}}";
 const USUAL_TIMEOUT_S: i64 = 3600;
 const LONGEST_TIMEOUT_S: i64 = 24 * 3600;
 
@@ -102,6 +103,8 @@ pub struct Job<'a> {
     pub check: Option<&'a str>,
     /// Instead of the agent's own.
     pub model: Option<&'a str>,
+    /// What was said and done before.
+    pub talk: Talk<'a>,
 }
 
 /// A command that is ready to be started.
@@ -111,6 +114,10 @@ pub struct Invocation {
     pub env: BTreeMap<String, String>,
     pub output: OutputFormat,
     pub timeout_s: i64,
+    /// The prompt in its words.
+    pub prompt: String,
+    /// Whether it continues the session of the turn before.
+    pub continues: bool,
 }
 
 impl AgentDefinition {
@@ -220,7 +227,7 @@ impl AgentDefinition {
     /// The command for a job.
     pub fn invocation(&self, job: &Job<'_>) -> Result<Invocation, BadDefinition> {
         self.check()?;
-        let prompt = self.prompt_for(job);
+        let prompt = self.prompt_for(job, false);
         let model = job.model.or(self.model.as_deref());
         let words = match &self.command {
             Some(words) => {
@@ -260,13 +267,32 @@ impl AgentDefinition {
             Some(_) if self.preset == Preset::Custom => OutputFormat::Text,
             _ => self.preset.output(),
         });
-        Ok(Invocation { words, env, output, timeout_s: self.limits.timeout_s.unwrap_or(USUAL_TIMEOUT_S) })
+        let timeout_s = self.limits.timeout_s.unwrap_or(USUAL_TIMEOUT_S);
+        let ran = Invocation { words, env, output, timeout_s, prompt, continues: false };
+        Ok(self.continued(job, &ran).unwrap_or(ran))
     }
 
-    fn prompt_for(&self, job: &Job<'_>) -> String {
-        let messages = job.messages.join("\n\n");
+    /// The same, as the next words of the session of the turn before; `None` if its program cannot.
+    fn continued(&self, job: &Job<'_>, new: &Invocation) -> Option<Invocation> {
+        let session = job.talk.session.filter(|_| self.command.is_none())?;
+        let prompt = self.prompt_for(job, true);
+        let swap = |word: &String| if *word == new.prompt { prompt.clone() } else { word.clone() };
+        let words: Vec<String> = new.words.iter().map(swap).collect();
+        let words = resume::resumed(self.preset, &words, session)?;
+        Some(Invocation { words, prompt, continues: true, ..new.clone() })
+    }
+
+    fn prompt_for(&self, job: &Job<'_>, remembers: bool) -> String {
+        let messages = job.talk.messages(job.messages);
         let mut prompt = String::new();
-        let mut rest = self.prompt.as_deref().unwrap_or(USUAL_PROMPT);
+        let mut rest = match &self.prompt {
+            Some(own) => own.as_str(),
+            // Nothing in the text is expanded.
+            None => {
+                prompt = if remembers { prompt::next(job) } else { prompt::usual(job) };
+                ""
+            }
+        };
         // One pass: inserted text is not expanded again.
         while let Some(at) = rest.find("{{") {
             let (before, after) = rest.split_at(at);

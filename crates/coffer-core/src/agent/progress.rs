@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::AgentEvent;
+use super::transcript::EntryBody;
 
 /// Longest texts.
 const LONGEST_MESSAGE: usize = 500;
@@ -20,16 +20,25 @@ pub struct AgentProgress {
 }
 
 impl AgentProgress {
-    /// Applies an event; returns whether the progress changed.
-    pub fn hear(&mut self, event: AgentEvent) -> bool {
-        match event {
-            AgentEvent::Text { text } | AgentEvent::Raw { line: text } => self.message = Some(text),
-            AgentEvent::Error { message } => self.message = Some(message),
-            AgentEvent::Tool { name, about } => {
-                self.tool = Some(name);
-                self.about = Some(about).filter(|about| !about.is_empty());
+    /// Applies an entry of the transcript; returns whether the progress changed.
+    pub fn hear(&mut self, entry: &EntryBody) -> bool {
+        let mut tool = |name: &str, about: &str| {
+            self.tool = Some(name.to_string());
+            self.about = Some(about.to_string()).filter(|about| !about.is_empty());
+        };
+        match entry {
+            EntryBody::Tool { name, arguments, .. } => tool(name, &arguments.text),
+            EntryBody::Command { command, .. } => tool("command", &command.text),
+            EntryBody::Edit { path, .. } => tool("edit", path),
+            EntryBody::Message { text } | EntryBody::Error { text } => self.message = Some(text.text.clone()),
+            EntryBody::Output { text } => {
+                let line = text.text.lines().rev().find(|line| !line.trim().is_empty());
+                self.message = line.map(String::from);
             }
-            AgentEvent::Started { .. } | AgentEvent::Finished { .. } => return false,
+            EntryBody::Retry { reason, .. } => {
+                self.message = Some(format!("waiting for its model: {reason}"))
+            }
+            _ => return false,
         }
         true
     }
@@ -54,20 +63,28 @@ impl AgentProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agent::transcript::{CallState, Text};
 
     #[test]
     fn the_last_of_each_kind_is_told_and_not_too_much_of_it() {
         let mut progress = AgentProgress::default();
-        assert!(!progress.hear(AgentEvent::Started { session: None, model: None }));
-        assert!(progress.hear(AgentEvent::Text { text: "first".into() }));
-        assert!(progress.hear(AgentEvent::Tool { name: "Bash".into(), about: "ls hush".into() }));
-        assert!(progress.hear(AgentEvent::Text { text: format!("{}hush", "é".repeat(400)) }));
-        assert!(!progress.hear(AgentEvent::Finished { ok: true }));
+        let message = |text: &str| EntryBody::Message { text: Text::head(text, 10_000) };
+        let tool = |name: &str, about: &str| EntryBody::Tool {
+            name: name.into(),
+            arguments: Text::head(about, 1000),
+            state: CallState::Running,
+            result: None,
+        };
+        assert!(!progress.hear(&EntryBody::Started { session: None, model: None }));
+        assert!(progress.hear(&message("first")));
+        assert!(progress.hear(&tool("Bash", "ls hush")));
+        assert!(progress.hear(&message(&format!("{}hush", "é".repeat(400)))));
+        assert!(!progress.hear(&EntryBody::Omitted { entries: 1 }));
         let told = progress.told(|text| text.replace("hush", "[redacted]"));
         assert_eq!((told.tool.as_deref(), told.about.as_deref()), (Some("Bash"), Some("ls [redacted]")));
         assert_eq!(told.message, Some("é".repeat(250)));
         // A tool without details clears those of the previous tool.
-        assert!(progress.hear(AgentEvent::Tool { name: "Think".into(), about: String::new() }));
+        assert!(progress.hear(&tool("Think", "")));
         assert_eq!((progress.tool.as_deref(), progress.about), (Some("Think"), None));
     }
 }

@@ -95,6 +95,17 @@ async fn sweep_one(
         }
         tokio::time::sleep(BREATHER).await;
     }
+    if let Some(project) = project {
+        // A transcript is what output says: it stays no longer than that.
+        let operator = store.operator();
+        for _ in 0..MOST_BATCHES {
+            let pruned = store.prune_transcripts(&operator, project, before(kept.logs), BATCH).await?;
+            if pruned < u64::from(BATCH) {
+                break;
+            }
+            tokio::time::sleep(BREATHER).await;
+        }
+    }
     if all != Pruned::default() {
         let Pruned { sandboxes, events, audit, runs, competitions, patches, model_calls } = all;
         let whose = project.map_or_else(|| "operators".to_string(), |project| project.to_string());

@@ -1,6 +1,6 @@
 //! The trait between runs of tasks and sandboxes, git and forges.
 
-use coffer_core::agent::AgentReport;
+use coffer_core::agent::{AgentReport, Said};
 use coffer_core::{AgentId, ExecutionId, ProjectId, RunId, SandboxId, TaskId, TaskIssue};
 use serde::{Deserialize, Serialize};
 
@@ -16,9 +16,19 @@ pub struct Brief {
     pub attempt: i64,
     pub title: String,
     pub description: String,
-    /// The messages so far, and the number of the last one.
+    /// The messages so far, and the number of the last one. Before they had authors, they were texts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
+    #[serde(default)]
+    pub said: Vec<Said>,
     pub heard_to: i64,
+    /// What earlier attempts were told, how the last of them ended, and the last message of its agent.
+    #[serde(default)]
+    pub earlier: Vec<Said>,
+    #[serde(default)]
+    pub ended: Option<String>,
+    #[serde(default)]
+    pub last_words: Option<String>,
     pub repository: String,
     /// The base branch; the repository's default branch if `None`.
     pub base_branch: Option<String>,
@@ -34,6 +44,9 @@ pub struct Brief {
     /// The issue that the pull request closes.
     #[serde(default)]
     pub issue: Option<TaskIssue>,
+    /// How often the agent may correct its work after the check failed.
+    #[serde(default)]
+    pub check_tries: i64,
 }
 
 /// One turn of an agent.
@@ -64,9 +77,11 @@ pub struct Turn<'a> {
     /// From 1.
     pub number: usize,
     /// The messages for this turn.
-    pub said: &'a [String],
+    pub said: &'a [Said],
     /// The combined report of the turns before it.
     pub before: &'a AgentReport,
+    /// The check that failed after the turn before, and which correction this is.
+    pub failed: Option<(&'a Checked, i64)>,
 }
 
 /// The result of the check command.
@@ -75,6 +90,9 @@ pub struct Checked {
     pub passed: bool,
     pub exit_code: Option<i64>,
     pub execution: Option<ExecutionId>,
+    /// The end of its output, redacted, if it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<String>,
 }
 
 /// A pull request.
@@ -115,8 +133,15 @@ pub trait Workshop: Send + Sync + 'static {
         start: Start,
     ) -> Result<AgentTurn, StepError>;
 
-    /// Runs the check, and returns whether it passed.
-    async fn check(&self, brief: &Brief, sandbox: SandboxId, command: &str) -> Result<Checked, StepError>;
+    /// Runs the check after a turn, and returns whether it passed. `step` identifies this run of it.
+    async fn check(
+        &self,
+        brief: &Brief,
+        sandbox: SandboxId,
+        command: &str,
+        step: &str,
+        turn: usize,
+    ) -> Result<Checked, StepError>;
 
     /// Commits the changes; returns the branch's head, or `None` if it is still at `base`.
     async fn commit(

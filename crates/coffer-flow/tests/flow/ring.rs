@@ -115,7 +115,7 @@ impl Arena for Ring {
     async fn prepare(&self, _: &RaceBrief, _: SandboxId, command: &str) -> Result<Checked, StepError> {
         let passed = command == "make ready";
         let exit_code = Some(i64::from(!passed));
-        self.act("prepare", |_| Checked { passed, exit_code, execution: None }).await
+        self.act("prepare", |_| Checked { passed, exit_code, execution: None, tail: None }).await
     }
 
     async fn fork(&self, brief: &RaceBrief, source: SandboxId) -> Result<Vec<Fork>, StepError> {
@@ -197,7 +197,7 @@ impl Arena for Ring {
         self.assert_there(lane.sandbox);
         let passed = !lane.entry.label.contains("wrong");
         let exit_code = Some(i64::from(!passed));
-        self.act("check", |_| Checked { passed, exit_code, execution: None }).await
+        self.act("check", |_| Checked { passed, exit_code, execution: None, tail: None }).await
     }
 
     async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError> {

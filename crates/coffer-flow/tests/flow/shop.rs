@@ -19,6 +19,7 @@ pub(crate) struct World {
     pub(crate) sandboxes_made: usize,
     pub(crate) branches: BTreeMap<String, Option<String>>,
     pub(crate) turns: BTreeMap<String, Vec<String>>,
+    pub(crate) checks: BTreeMap<String, bool>,
     pub(crate) commits: Vec<String>,
     pub(crate) pulls: BTreeMap<String, String>,
     pub(crate) endings: Vec<(String, Ending)>,
@@ -99,7 +100,12 @@ impl Workshop for Shop {
         self.act("run_agent", |world| {
             // By its key, so that it is started once.
             let key = format!("{}/{}", brief.run, turn.number);
-            world.turns.entry(key).or_insert_with(|| turn.said.to_vec());
+            let failed = turn.failed.map(|(checked, correction)| {
+                assert!(!checked.passed && checked.tail.as_deref() == Some("no tests"));
+                format!("correction {correction}")
+            });
+            let said = turn.said.iter().map(|said| said.plain()).chain(failed);
+            world.turns.entry(key).or_insert_with(|| said.collect());
         })
         .await?;
         let chatter = self.chatter.lock().unwrap().clone();
@@ -121,11 +127,23 @@ impl Workshop for Shop {
         Ok(AgentTurn { execution: None, exit_code: Some(i64::from(failed)), report })
     }
 
-    async fn check(&self, _: &Brief, _: SandboxId, command: &str) -> Result<Checked, StepError> {
+    async fn check(
+        &self,
+        brief: &Brief,
+        _: SandboxId,
+        command: &str,
+        step: &str,
+        _: usize,
+    ) -> Result<Checked, StepError> {
         assert_eq!(command, "make test");
-        let passed = !self.outside.fails("the check");
-        let exit_code = Some(i64::from(!passed));
-        self.act("check", |_| Checked { passed, exit_code, execution: None }).await
+        self.act("check", |world| {
+            // By its key, so that it is started once.
+            let key = format!("{}/{step}", brief.run);
+            let passed = *world.checks.entry(key).or_insert_with(|| !self.outside.fails("the check"));
+            let tail = (!passed).then(|| "no tests".to_string());
+            Checked { passed, exit_code: Some(i64::from(!passed)), execution: None, tail }
+        })
+        .await
     }
 
     async fn commit(

@@ -56,7 +56,20 @@ impl Board {
             context_id: None,
             actor: "test".into(),
         };
-        self.world.store.create_task(&self.world.scope, new).await.unwrap().id
+        let task = self.world.store.create_task(&self.world.scope, new).await.unwrap().id;
+        // A check that fails once is the end, unless a test says otherwise.
+        self.tries(task, Some(0)).await;
+        task
+    }
+
+    async fn tries(&self, task: TaskId, tries: Option<i64>) {
+        self.world.store.set_check_tries(&self.world.scope, task, tries, "test").await.unwrap();
+    }
+
+    /// What the turns of a run were told, in order.
+    fn turns(&self, run: RunId) -> Vec<Vec<String>> {
+        let world = self.shop.world.lock().unwrap();
+        (1..).map_while(|number| world.turns.get(&format!("{run}/{number}")).cloned()).collect()
     }
 
     async fn start(&self, task: TaskId) -> RunId {
@@ -354,6 +367,105 @@ on_both! {
         assert_eq!(board.world.until_over(second).await.state, RunState::Done);
         board.assert_done_once(task, second).await;
         assert!(board.world.run(second).await.started_ms >= board.world.run(first).await.ended_ms);
+        runner.stop().await;
+    }
+
+    async fn a_failed_check_is_corrected_in_the_same_sandbox(database: &TestDatabase) {
+        let board = Board::new(database).await;
+        let runner = board.runner().await;
+        let task = board.task().await;
+        board.tries(task, None).await;
+        board.world.outside.fail("the check", 2);
+        let run = board.start(task).await;
+        assert_eq!(board.world.until_over(run).await.state, RunState::Done);
+        assert_eq!(board.turns(run), [vec![], vec!["correction 1".to_string()], vec!["correction 2".to_string()]]);
+        assert_eq!(board.shop.world.lock().unwrap().sandboxes_made, 1);
+        let steps = board.world.store.run_steps(&board.world.scope, run).await.unwrap();
+        let names: Vec<_> = steps.iter().map(|step| step.name.as_str()).collect();
+        assert_eq!(names[4..12], ["agent-1", "hear-1", "check", "agent-2", "hear-2", "check-2", "agent-3", "hear-3"]);
+        let row = board.row(task).await;
+        assert_eq!((row.state, row.attention), (TaskState::InReview, None));
+        // The usage of all turns counts.
+        let attempts = board.world.store.attempts(&board.world.scope, task).await.unwrap();
+        assert_eq!((attempts[0].note.cost_nanos, attempts[0].note.input_tokens), (Some(15), Some(300)));
+        runner.stop().await;
+    }
+
+    async fn a_person_is_asked_after_the_last_correction(database: &TestDatabase) {
+        let board = Board::new(database).await;
+        let runner = board.runner().await;
+        let task = board.task().await;
+        board.tries(task, Some(2)).await;
+        board.world.outside.fail("the check", 3);
+        let run = board.start(task).await;
+        assert_eq!(board.world.until_over(run).await.state, RunState::Failed);
+        assert_eq!(board.turns(run).len(), 3);
+        let attention = board.row(task).await.attention.unwrap();
+        assert_eq!(attention.code.as_str(), "check_failed");
+        assert!(attention.message.ends_with(", after 2 corrections"), "{}", attention.message);
+        let pushed = board.shop.world.lock().unwrap().branches[&format!("task-{task}")].clone();
+        assert!(pushed.is_some(), "what there is is on the branch");
+        // The next attempt knows how this one ended.
+        board.world.outside.block("after run_agent");
+        let next = board.start(task).await;
+        board.world.outside.reached().await;
+        let steps = board.world.store.run_steps(&board.world.scope, next).await.unwrap();
+        let brief = steps[0].output.clone().unwrap();
+        assert!(brief["ended"].as_str().unwrap().starts_with("check_failed: "), "{brief}");
+        assert_eq!(brief["last_words"], "done");
+        runner.kill().await;
+        board.world.outside.unblock();
+        let runner = board.runner().await;
+        assert_eq!(board.world.until_over(next).await.state, RunState::Done);
+        runner.stop().await;
+    }
+
+    async fn corrections_are_done_once_however_often_servers_die(database: &TestDatabase) {
+        let board = Board::new(database).await;
+        for method in ["run_agent", "check"] {
+            for side in ["before", "after"] {
+                for skip in 0..3 {
+                    let task = board.task().await;
+                    board.tries(task, Some(3)).await;
+                    let run = board.start(task).await;
+                    board.world.outside.fail("the check", 2);
+                    // Dies at the first, second and third time.
+                    let mut runner = board.runner().await;
+                    for _ in 0..=skip {
+                        board.world.outside.block(&format!("{side} {method}"));
+                        board.world.outside.reached().await;
+                        runner.kill().await;
+                        board.world.outside.unblock();
+                        runner = board.runner().await;
+                    }
+                    assert_eq!(board.world.until_over(run).await.state, RunState::Done, "{side} {method}");
+                    assert_eq!(board.turns(run).len(), 3, "{side} {method} {skip}");
+                    let checks = board.shop.world.lock().unwrap().checks.keys().filter(|key| key.starts_with(&run.to_string())).count();
+                    assert_eq!(checks, 3);
+                    runner.stop().await;
+                }
+            }
+        }
+    }
+
+    async fn an_agent_that_fails_while_it_corrects_loses_no_work(database: &TestDatabase) {
+        let board = Board::new(database).await;
+        let task = board.task().await;
+        board.tries(task, Some(3)).await;
+        board.world.outside.fail("the check", 1);
+        board.world.outside.block("after check");
+        let run = board.start(task).await;
+        let runner = board.runner().await;
+        board.world.outside.reached().await;
+        runner.kill().await;
+        board.world.outside.fail("agent", 1);
+        board.world.outside.unblock();
+        let runner = board.runner().await;
+        assert_eq!(board.world.until_over(run).await.state, RunState::Failed);
+        let attention = board.row(task).await.attention.unwrap();
+        assert_eq!(attention.code.as_str(), "check_failed");
+        assert!(attention.message.contains("no idea when it should correct that"), "{}", attention.message);
+        assert!(board.shop.world.lock().unwrap().branches[&format!("task-{task}")].is_some());
         runner.stop().await;
     }
 }

@@ -2,6 +2,7 @@
 
 use coffer_api_types::attempts::{Attempt, Start};
 use coffer_api_types::tasks::{NewTask, Task, TaskQuery};
+use coffer_api_types::transcripts::TranscriptQuery;
 use coffer_core::{AgentId, Priority};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,8 @@ use super::bounds::{bounded, one_line};
 use crate::cut;
 use crate::tool::{Call, Effect, Failure, Outcome, Tool};
 
+/// Entries of a transcript that are shown.
+const LAST_ENTRIES: i64 = 20;
 const LONGEST_TEXT: usize = 8 << 10;
 
 pub(super) fn tools() -> Vec<Tool> {
@@ -150,6 +153,7 @@ async fn create(call: Call, input: Create) -> Result<Outcome<Shown>, Failure> {
         base_branch: input.base_branch,
         agent_id: agent_of(input.agent_id)?,
         check_command: input.check_command,
+        check_tries: None,
         budget: input.budget,
         ..NewTask::titled(input.title)
     };
@@ -255,6 +259,8 @@ struct Detail {
     check_command: Option<String>,
     /// Oldest first.
     attempts: Vec<Tried>,
+    /// The end of what its agents did, a line each, oldest first.
+    transcript: Vec<String>,
 }
 
 async fn get(call: Call, input: Get) -> Result<Outcome<Detail>, Failure> {
@@ -288,5 +294,11 @@ async fn get(call: Call, input: Get) -> Result<Outcome<Detail>, Failure> {
             .unwrap_or_default();
         text.push_str(&format!("\nattempt {} {}{more}", attempt.number, attempt.state));
     }
-    Ok(Outcome::new(text, Detail { task, description, check_command, attempts }))
+    let query = TranscriptQuery { last: Some(LAST_ENTRIES), ..TranscriptQuery::default() };
+    let entries = call.client.transcript(&input.task_id, &query).all().await?;
+    let transcript: Vec<String> = entries.iter().map(|entry| entry.body.line()).collect();
+    for line in &transcript {
+        text.push_str(&format!("\n  {line}"));
+    }
+    Ok(Outcome::new(text, Detail { task, description, check_command, attempts, transcript }))
 }

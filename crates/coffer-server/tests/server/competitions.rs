@@ -37,7 +37,7 @@ impl Arena for Ring {
     }
 
     async fn prepare(&self, _: &RaceBrief, _: SandboxId, _: &str) -> Result<Checked, StepError> {
-        Ok(Checked { passed: true, exit_code: Some(0), execution: None })
+        Ok(Checked { passed: true, exit_code: Some(0), execution: None, tail: None })
     }
 
     async fn fork(&self, brief: &RaceBrief, _: SandboxId) -> Result<Vec<Fork>, StepError> {
@@ -76,7 +76,7 @@ impl Arena for Ring {
     }
 
     async fn check(&self, _: Lane<'_>, _: &str) -> Result<Checked, StepError> {
-        Ok(Checked { passed: true, exit_code: Some(0), execution: None })
+        Ok(Checked { passed: true, exit_code: Some(0), execution: None, tail: None })
     }
 
     async fn spent(&self, _: &RaceBrief, _: SandboxId) -> Result<i64, StepError> {

@@ -25,7 +25,7 @@ impl Reader {
         Self::of(app, request).await
     }
 
-    async fn of(app: &TestApp, request: http::request::Builder) -> Self {
+    pub(crate) async fn of(app: &TestApp, request: http::request::Builder) -> Self {
         let stream = tokio::net::TcpStream::connect(app.address()).await.unwrap();
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();

@@ -60,6 +60,7 @@ mod template_builds;
 mod templates;
 mod tenancy;
 mod traces;
+mod transcripts;
 mod usage;
 mod volumes;
 mod watching;

@@ -43,13 +43,16 @@ impl Workshop for Shop {
     ) -> Result<AgentTurn, StepError> {
         self.agents.acquire().await.unwrap().forget();
         let tokens = Some(Tokens { input: 7, cached: 0, output: 3 });
-        let summary = Some(format!("heard: {}", turn.said.join(", ")));
+        let summary = Some(format!(
+            "heard: {}",
+            turn.said.iter().map(|said| said.plain()).collect::<Vec<_>>().join(", ")
+        ));
         let report = AgentReport { tokens, cost_nanos: Some(250_000_000), summary, ..AgentReport::default() };
         Ok(AgentTurn { execution: None, exit_code: Some(0), report })
     }
 
-    async fn check(&self, _: &Brief, _: SandboxId, _: &str) -> Result<Checked, StepError> {
-        Ok(Checked { passed: true, exit_code: Some(0), execution: None })
+    async fn check(&self, _: &Brief, _: SandboxId, _: &str, _: &str, _: usize) -> Result<Checked, StepError> {
+        Ok(Checked { passed: true, exit_code: Some(0), execution: None, tail: None })
     }
 
     async fn commit(

@@ -52,6 +52,8 @@ pub struct AttemptNote {
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
     pub cost_nanos: Option<i64>,
+    /// The model that the agent reports, for an attempt that names none.
+    pub model: Option<String>,
     /// The agent's current action: emitted as an event, but not stored.
     pub doing: Option<AgentProgress>,
 }
@@ -271,7 +273,8 @@ async fn put_note(
         "UPDATE task_attempts SET sandbox_id = COALESCE($1, sandbox_id), execution_id = COALESCE($2, execution_id),
              branch = COALESCE($3, branch), commit_id = COALESCE($4, commit_id), pull_url = COALESCE($5, pull_url),
              summary = COALESCE($6, summary), input_tokens = COALESCE($7, input_tokens),
-             output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos)
+             output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos),
+             model = COALESCE(model, $11)
          WHERE run_id = $10 RETURNING task_id, project_id",
     )
     .bind(note.sandbox)
@@ -284,6 +287,7 @@ async fn put_note(
     .bind(note.output_tokens)
     .bind(note.cost_nanos)
     .bind(run)
+    .bind(note.model.map(|model| storable(&model[..model.floor_char_boundary(200)])))
     .fetch_optional(&mut *connection)
     .await
     .doing(DOING)?;
@@ -414,6 +418,8 @@ fn attempt(row: &AnyRow) -> Result<Attempt, StoreError> {
             input_tokens: number("input_tokens")?,
             output_tokens: number("output_tokens")?,
             cost_nanos: number("cost_nanos")?,
+            // It is in the attempt's own.
+            model: None,
             doing: None,
         },
         error: error.map(|text| serde_json::from_str(&text).map_err(super::unreadable)).transpose()?,

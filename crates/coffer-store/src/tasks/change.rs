@@ -59,6 +59,35 @@ impl Store {
         change.await
     }
 
+    /// Sets how often an agent may correct its work after the check failed; `None` is the server's default.
+    pub async fn set_check_tries(
+        &self,
+        scope: &ProjectScope,
+        task: TaskId,
+        tries: Option<i64>,
+        actor: &str,
+    ) -> Result<(), TaskError> {
+        let (scope, actor) = (*scope, actor.to_string());
+        let set = self.database().write(CHANGE, move |connection| {
+            Box::pin(async move {
+                let before = hold(connection, &scope, task).await?;
+                if before.check_tries == tries {
+                    return Ok(());
+                }
+                sqlx::query("UPDATE tasks SET check_tries = $1, version = version + 1 WHERE id = $2")
+                    .bind(tries)
+                    .bind(task)
+                    .execute(&mut *connection)
+                    .await
+                    .doing(CHANGE)?;
+                let event = Event::TaskChanged(TaskChanged::Edited { version: before.version + 1, actor });
+                events::record(connection, scope.project(), task, event, now_ms()).await?;
+                Ok(())
+            })
+        });
+        set.await
+    }
+
     /// Deletes a task with all its records.
     pub async fn delete_task(&self, scope: &ProjectScope, task: TaskId) -> Result<(), TaskError> {
         const DOING: &str = "delete a task";

@@ -29,6 +29,7 @@ mod snapshots;
 mod storage;
 mod tasks;
 mod templates;
+mod transcripts;
 mod transitions;
 mod usage;
 mod volumes;

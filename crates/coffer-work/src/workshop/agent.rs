@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use coffer_core::agent::{AgentDefinition, AgentReader, AgentReport, Job, OutputFormat};
+use coffer_core::agent::transcript::{EntryBody, Room, Text};
+use coffer_core::agent::{AgentDefinition, AgentReader, AgentReport, Job, OutputFormat, Tokens};
 use coffer_core::{Code, ExecutionId, SandboxId, StepCode};
 use coffer_flow::StepError;
 use coffer_flow::task::{AgentTurn, Checked};
-use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey};
+use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey, TurnPlace};
 use futures_util::future::BoxFuture;
 
 use super::heard::{Heard, Progress, hear, quiet_for};
+use super::script::Script;
 use super::{Station, Workbench, repository, trouble};
 use coffer_core::clock::now_ms;
 use coffer_fleet::exec::Command;
@@ -34,6 +36,13 @@ const COST_EVERY: Duration = Duration::from_secs(4);
 const START_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
 const SHORTEST_HIDDEN: usize = 6;
+/// How often a transcript is written.
+const WRITE: Duration = Duration::from_millis(500);
+/// Longest texts of our own entries.
+const PROMPT_HEAD: usize = 12 * 1024;
+const PROMPT_TAIL: usize = 4 * 1024;
+const CHECK_COMMAND: usize = 4 * 1024;
+const CHECK_TAIL: usize = 8 * 1024;
 
 /// Where an agent works.
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +63,8 @@ pub struct AgentOrder<'a> {
     pub job: Job<'a>,
     /// Added to the agent's own.
     pub env: BTreeMap<String, String>,
+    /// The turn in its transcript; nothing for a test, which has none.
+    pub turn: Option<TurnPlace>,
 }
 
 /// An agent that was started, now or before.
@@ -66,6 +77,9 @@ pub struct AtWork {
     hidden: Patterns,
     /// The cost that it reports so far.
     reported: AtomicI64,
+    turn: Option<TurnPlace>,
+    /// Whether it continues a session.
+    continues: bool,
 }
 
 impl AtWork {
@@ -84,12 +98,14 @@ struct Watch<'a> {
     within: Duration,
     allowance: Option<i64>,
     tell: Option<Tell<'a>>,
+    /// Redacts what goes into a transcript.
+    show: &'a (dyn Fn(&str) -> String + Send + Sync),
 }
 
 impl Workbench {
     /// Starts a turn of an agent, unless it was started before.
     pub async fn start_agent(&self, at: &Station, order: AgentOrder<'_>) -> Result<AtWork, StepError> {
-        let AgentOrder { key, place, definition, job, env } = order;
+        let AgentOrder { key, place, definition, job, env, turn } = order;
         let invocation = definition.invocation(&job).map_err(|error| {
             StepError::fatal(StepCode::AgentUndefined, format!("the agent cannot be run: {error}"))
         })?;
@@ -124,19 +140,37 @@ impl Workbench {
             }
             Err(error) => return Err(error),
         };
-        Ok(AtWork { execution, output: invocation.output, within, hidden, reported: AtomicI64::new(0) })
+        let show = |text: &str| hidden.redact(&self.redacted_whole(at, text));
+        if let Some(turn) = turn {
+            let text = Text::folded(&invocation.prompt, PROMPT_HEAD, PROMPT_TAIL);
+            let entries = vec![(1, now_ms(), EntryBody::Prompt { text })];
+            self.tell_script(at, turn, &format!("{execution}/prompt"), entries, &show).await?;
+        }
+        let (output, continues) = (invocation.output, invocation.continues);
+        let reported = AtomicI64::new(0);
+        Ok(AtWork { execution, output, within, hidden, reported, turn, continues })
     }
 
     /// Waits for an agent. `allowance` is the most that its sandbox in all and this turn, as the agent
-    /// reports it, may cost: beyond that the agent is ended.
+    /// reports it, may cost: beyond that the agent is ended. `before` is what the turns before it used.
     pub async fn await_agent(
         &self,
         at: &Station,
         work: &AtWork,
         allowance: Option<i64>,
+        before: Option<Tokens>,
         tell: Tell<'_>,
     ) -> Result<AgentTurn, StepError> {
-        let mut heard = Heard::new(Some(AgentReader::new(work.output)));
+        let (script, room) = match work.turn {
+            Some(turn) => {
+                let (script, room) = self.open_script(at, turn, work.execution).await?;
+                (Some(script), room)
+            }
+            None => (None, Room::WHOLE),
+        };
+        let mut reader = AgentReader::within(work.output, room);
+        reader.continues(before.filter(|_| work.continues).unwrap_or_default());
+        let mut heard = Heard::new(Some(reader), script);
         let show = |text: &str| work.hidden.redact(&self.redacted_whole(at, text));
         let shown = |text: String| show(&text);
         let tell = |(doing, report): Progress| {
@@ -144,18 +178,28 @@ impl Workbench {
             let report = AgentReport { summary: doing.message.clone(), error: None, ..report };
             tell((doing, report))
         };
-        let watch = Watch { within: work.within, allowance, tell: Some(&tell) };
+        let watch = Watch { within: work.within, allowance, tell: Some(&tell), show: &show };
         let followed = self.follow(at, work.execution, watch, &mut heard).await;
         work.reported.store(heard.cost(), Ordering::Relaxed);
+        if followed.as_ref().is_err_and(|error| error.transient) {
+            return followed.map(|_| unreachable!("it is an error"));
+        }
+        // Also of a turn that was ended: its transcript is whole.
+        let report = heard.end();
+        if let Some(script) = &mut heard.script {
+            self.write_script(at, script, &show).await?;
+        }
         let row = followed?;
-        let last_words = heard.last_words();
-        let report = heard.reader.map(|reader| reader.finish(&mut |_| {})).unwrap_or_default();
         let exit_code = exit_of(&row, work.within);
         if let Some(allowance) = allowance {
             self.afford(at, allowance, report.cost_nanos.unwrap_or(0)).await?;
         }
-        let failed = exit_code != Some(0);
-        let error = report.error.or_else(|| last_words.filter(|_| failed));
+        let error = report.error.or_else(|| match exit_code {
+            Some(0) => None,
+            // What it was doing, not what else is on its streams.
+            None => heard.last(),
+            Some(_) => heard.last_words().or_else(|| heard.last()),
+        });
         let report = AgentReport {
             summary: report.summary.map(shown),
             error: error.map(shown),
@@ -173,6 +217,7 @@ impl Workbench {
         key: &str,
         repository: &str,
         command: &str,
+        place: Option<TurnPlace>,
     ) -> Result<Checked, StepError> {
         let cwd = self.path_of(at, repository).await?;
         let make = || Command {
@@ -182,10 +227,20 @@ impl Workbench {
             ..Command::default()
         };
         let execution = self.start_once(at, key, make).await?;
-        let watch = Watch { within: CHECK_WITHIN, allowance: None, tell: None };
-        let row = self.follow(at, execution, watch, &mut Heard::new(None)).await?;
+        let show = |text: &str| self.redacted_whole(at, text);
+        let watch = Watch { within: CHECK_WITHIN, allowance: None, tell: None, show: &show };
+        let mut heard = Heard::new(None, None);
+        let row = self.follow(at, execution, watch, &mut heard).await?;
         let exit_code = exit_of(&row, CHECK_WITHIN);
-        Ok(Checked { passed: exit_code == Some(0), exit_code, execution: Some(execution) })
+        let passed = exit_code == Some(0);
+        let output = Text::folded(&heard.tail(), 0, CHECK_TAIL).map(&show);
+        if let Some(place) = place {
+            let command = Text::head(command, CHECK_COMMAND);
+            let body = EntryBody::Check { command, passed, exit_code, output: output.clone() };
+            self.tell_script(at, place, &execution.to_string(), vec![(1, now_ms(), body)], &show).await?;
+        }
+        let tail = if output.end.is_empty() { output.text } else { output.end };
+        Ok(Checked { passed, exit_code, execution: Some(execution), tail: Some(tail).filter(|_| !passed) })
     }
 
     async fn path_of(&self, at: &Station, repository: &str) -> Result<String, StepError> {
@@ -278,13 +333,16 @@ impl Workbench {
         &self,
         at: &Station,
         execution: ExecutionId,
-        Watch { within, allowance, tell }: Watch<'_>,
+        Watch { within, allowance, tell, show }: Watch<'_>,
         heard: &mut Heard,
     ) -> Result<ExecutionRow, StepError> {
         let row = self.on_record(at, execution).await?;
         let from = row.positions.map_or(0, |(first, _)| first);
         let mut log = self.exec.output.reader(at.scope, at.sandbox, Some(from)).await?;
         let (mut kept, mut counted, mut told) = (None::<Instant>, Instant::now(), Instant::now());
+        let mut written = Instant::now();
+        let mut writes = tokio::time::interval(WRITE);
+        writes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut looks = tokio::time::interval(LOOK);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -297,6 +355,19 @@ impl Workbench {
                     };
                     if hear(&record, execution, heard) {
                         break;
+                    }
+                    if let Some(script) = heard.script.as_mut().filter(|script| script.is_full())
+                        && written.elapsed() > WRITE
+                    {
+                        written = Instant::now();
+                        self.write_some(at, script, show).await;
+                    }
+                    continue;
+                }
+                _ = writes.tick() => {
+                    if let Some(script) = &mut heard.script {
+                        written = Instant::now();
+                        self.write_some(at, script, show).await;
                     }
                     continue;
                 }
@@ -358,6 +429,18 @@ impl Workbench {
                     "the end of the program has not been recorded yet",
                 )
             })),
+        }
+    }
+
+    /// Writes what is waiting of a transcript; what cannot be written now waits for the next time.
+    async fn write_some(
+        &self,
+        at: &Station,
+        script: &mut Script,
+        show: &(dyn Fn(&str) -> String + Send + Sync),
+    ) {
+        if let Err(error) = self.write_script(at, script, &|text| show(text)).await {
+            tracing::debug!("could not write a transcript yet: {error}");
         }
     }
 

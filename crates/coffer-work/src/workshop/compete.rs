@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coffer_core::agent::{AgentProgress, Job};
+use coffer_core::agent::{AgentProgress, Job, Talk};
 use coffer_core::compete::DiffSize;
 use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName, StepCode};
 use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
 use coffer_flow::task::{Checked, Pull};
 use coffer_flow::{Start, StepError};
-use coffer_store::{EntryNote, EntryRow, Idempotency, Inserted, ProjectScope, RunFailure};
+use coffer_store::{
+    EntryNote, EntryRow, Idempotency, Inserted, ProjectScope, RunFailure, TranscriptOf, TurnPlace,
+};
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
 
@@ -46,6 +48,11 @@ fn suffix(group: usize) -> String {
 /// The key of all forks of a group.
 fn key_of_forks(brief: &RaceBrief, group: usize) -> String {
     key(brief, &format!("forks{}", suffix(group)))
+}
+
+/// An entry's only turn, in its transcript.
+fn place(brief: &RaceBrief, entry: i64) -> TurnPlace {
+    TurnPlace { of: TranscriptOf::Entry(brief.competition, entry), run: brief.run, attempt: 1, turn: 1 }
 }
 
 /// The keys by which an entry's sandbox is found: created with the others of its group, or in a separate try.
@@ -314,7 +321,7 @@ impl Arena for Ring {
         let mut last = None;
         for (group, source) in self.sources(brief, source).await?.into_iter().enumerate() {
             let (at, key) = (self.station(brief, source), key(brief, &format!("prepare{}", suffix(group))));
-            let prepared = self.bench.run_check(&at, &key, &brief.repository, command).await?;
+            let prepared = self.bench.run_check(&at, &key, &brief.repository, command, None).await?;
             if !prepared.passed {
                 return Ok(prepared);
             }
@@ -393,17 +400,19 @@ impl Arena for Ring {
                 branch: &entry.branch,
                 check: brief.check_command.as_deref(),
                 model: entry.model.as_deref(),
+                talk: Talk::default(),
             },
             env: env
                 .into_iter()
                 .filter(|(_, value)| !value.is_empty())
                 .map(|(name, value)| (name.to_string(), value))
                 .collect(),
+            turn: Some(place(brief, entry.number)),
         };
         let work = self.bench.start_agent(&at, order).await?;
         tell(News::Begun(work.execution)).await;
         let progress = |(doing, report): Progress| tell(News::Progress(doing, report));
-        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos, &progress).await?;
+        let turn = self.bench.await_agent(&at, &work, entry.budget_nanos, None, &progress).await?;
         let row = self.bench.store.execution(&at.scope, work.execution).await?;
         let duration_ms = row.and_then(|row| Some((row.ended_ms? - row.started_ms).max(0)));
         Ok(Raced { turn, duration_ms })
@@ -461,7 +470,8 @@ impl Arena for Ring {
 
     async fn check(&self, lane: Lane<'_>, command: &str) -> Result<Checked, StepError> {
         let key = key(lane.brief, &format!("check-{}", lane.entry.number));
-        self.bench.run_check(&self.lane(lane), &key, &lane.brief.repository, command).await
+        let place = Some(place(lane.brief, lane.entry.number));
+        self.bench.run_check(&self.lane(lane), &key, &lane.brief.repository, command, place).await
     }
 
     async fn spent(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<i64, StepError> {

@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_description_says_what_was_done_and_quotes_the_agent() {
-        let checked = Checked { passed: false, exit_code: Some(2), execution: None };
+        let checked = Checked { passed: false, exit_code: Some(2), execution: None, tail: None };
         let text = PullText::of(WorkDone {
             title: "Fix `a|b`",
             task: "t-1",

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use coffer_core::ExecutionId;
+use coffer_core::agent::transcript::Change;
 use coffer_core::agent::{AgentProgress, AgentReader, AgentReport};
+use coffer_core::{ExecutionId, Millis};
 use coffer_wire::agentd::OutputStream;
 
+use super::script::Script;
 use coffer_fleet::output::{Kind, LogRecord};
 
-/// Bytes kept of the end of each stream.
+/// Bytes kept of the end of each stream, and of both together.
 const MOST_KEPT: usize = 4096;
+const MOST_OF_BOTH: usize = 16 * 1024;
 const LAST_LINES: usize = 5;
 const LONGEST_QUOTE: usize = 600;
 const SHORTEST_QUIET: Duration = Duration::from_secs(3);
@@ -27,29 +30,70 @@ pub(super) fn quiet_for(age: Duration) -> Duration {
 /// The state of reading a program's output.
 pub(super) struct Heard {
     pub(super) reader: Option<AgentReader>,
+    /// Where its transcript goes.
+    pub(super) script: Option<Script>,
     /// An agent's last action, and whether it was published.
     doing: AgentProgress,
     is_told: bool,
     main: Vec<u8>,
     error: Vec<u8>,
+    /// Both streams in their order.
+    both: Vec<u8>,
+    /// The time of the last record.
+    at_ms: Millis,
+}
+
+/// Adds to the end of what is kept.
+fn keep(end: &mut Vec<u8>, data: &[u8], most: usize) {
+    end.extend_from_slice(data);
+    if end.len() > 2 * most {
+        end.drain(..end.len() - most);
+    }
 }
 
 impl Heard {
-    pub(super) fn new(reader: Option<AgentReader>) -> Self {
+    pub(super) fn new(reader: Option<AgentReader>, script: Option<Script>) -> Self {
         let doing = AgentProgress::default();
-        Self { reader, doing, is_told: true, main: Vec::new(), error: Vec::new() }
+        let (main, error, both) = Default::default();
+        Self { reader, script, doing, is_told: true, main, error, both, at_ms: 0 }
     }
 
-    fn take(&mut self, stream: OutputStream, data: &[u8]) {
-        let end = if stream == OutputStream::Stderr { &mut self.error } else { &mut self.main };
-        end.extend_from_slice(data);
-        if end.len() > 2 * MOST_KEPT {
-            end.drain(..end.len() - MOST_KEPT);
-        }
-        if let Some(reader) = self.reader.as_mut().filter(|_| stream != OutputStream::Stderr) {
-            let (doing, is_told) = (&mut self.doing, &mut self.is_told);
-            reader.push(data, &mut |event| *is_told &= !doing.hear(event));
-        }
+    fn take(&mut self, stream: OutputStream, data: &[u8], at_ms: Millis) {
+        let is_error = stream == OutputStream::Stderr;
+        keep(if is_error { &mut self.error } else { &mut self.main }, data, MOST_KEPT);
+        keep(&mut self.both, data, MOST_OF_BOTH);
+        self.at_ms = at_ms;
+        let Some(reader) = &mut self.reader else { return };
+        let (doing, is_told, script) = (&mut self.doing, &mut self.is_told, &mut self.script);
+        let mut tell = |change: Change| {
+            *is_told &= !doing.hear(&change.body);
+            if let Some(script) = script {
+                script.add(change, at_ms);
+            }
+        };
+        if is_error { reader.push_error(data, &mut tell) } else { reader.push(data, &mut tell) }
+    }
+
+    /// The end of an agent's output.
+    pub(super) fn end(&mut self) -> AgentReport {
+        let (at_ms, script) = (self.at_ms, &mut self.script);
+        let Some(reader) = &mut self.reader else { return AgentReport::default() };
+        reader.finish(&mut |change| {
+            if let Some(script) = script {
+                script.add(change, at_ms);
+            }
+        })
+    }
+
+    /// What an agent did last, in words.
+    pub(super) fn last(&self) -> Option<String> {
+        self.reader.as_ref()?.last().map(String::from)
+    }
+
+    /// The end of both streams, as it was written.
+    pub(super) fn tail(&self) -> String {
+        let start = self.both.len().saturating_sub(MOST_OF_BOTH);
+        String::from_utf8_lossy(&self.both[start..]).into_owned()
     }
 
     /// An agent's progress, if it was not published yet.
@@ -62,17 +106,19 @@ impl Heard {
         self.reader.as_ref().and_then(|reader| reader.report().cost_nanos).unwrap_or(0)
     }
 
-    /// The last lines of output, from stderr if it has any.
+    /// The last lines of stderr, or without any the last of stdout that are for people.
     pub(super) fn last_words(&self) -> Option<String> {
-        let bytes =
-            if self.error.iter().any(|byte| !byte.is_ascii_whitespace()) { &self.error } else { &self.main };
-        let text: String =
-            String::from_utf8_lossy(bytes).chars().filter(|c| *c == '\n' || !c.is_control()).collect();
-        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let told = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
-        let skipped = told.chars().count().saturating_sub(LONGEST_QUOTE);
-        let told: String = told.chars().skip(skipped).collect();
-        Some(told).filter(|told| !told.is_empty())
+        let lines = |bytes: &[u8]| {
+            let text: String =
+                String::from_utf8_lossy(bytes).chars().filter(|c| *c == '\n' || !c.is_control()).collect();
+            let is_for_people = |line: &&str| !line.is_empty() && !line.starts_with('{');
+            let lines: Vec<&str> = text.lines().map(str::trim).filter(is_for_people).collect();
+            let told = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
+            let skipped = told.chars().count().saturating_sub(LONGEST_QUOTE);
+            let told: String = told.chars().skip(skipped).collect();
+            Some(told).filter(|told| !told.is_empty())
+        };
+        lines(&self.error).or_else(|| lines(&self.main))
     }
 }
 
@@ -82,7 +128,7 @@ pub(super) fn hear(record: &LogRecord, execution: ExecutionId, heard: &mut Heard
         return false;
     }
     match record.kind {
-        Kind::Output(stream) => heard.take(stream, &record.data),
+        Kind::Output(stream) => heard.take(stream, &record.data, record.time_ms),
         Kind::Ended => return true,
         Kind::Started | Kind::Gap(_) | Kind::Truncated | Kind::Code | Kind::Shown => {}
     }
@@ -97,15 +143,17 @@ mod tests {
 
     #[test]
     fn what_an_agent_does_is_told_once() {
-        let mut heard = Heard::new(Some(AgentReader::new(OutputFormat::CodexStream)));
+        let mut heard = Heard::new(Some(AgentReader::new(OutputFormat::CodexStream)), None);
         assert_eq!(heard.news(), None);
         heard.take(
             OutputStream::Stdout,
             br#"{"type":"item.completed","item":{"type":"agent_message","text":"Hm."}}"#,
+            1,
         );
         assert_eq!(heard.news(), None, "the line goes on");
-        heard.take(OutputStream::Stdout, b"\n{\"type\":\"turn.completed\",\"usage\":{\"input_tokens\":7}}\n");
-        heard.take(OutputStream::Stderr, b"complaints\n");
+        let end = b"\n{\"type\":\"turn.completed\",\"usage\":{\"input_tokens\":7}}\n";
+        heard.take(OutputStream::Stdout, end, 2);
+        heard.take(OutputStream::Stderr, b"complaints\n", 1);
         let (doing, report) = heard.news().unwrap();
         assert_eq!((doing.message.as_deref(), doing.tool), (Some("Hm."), None));
         assert_eq!(report.tokens.map(|tokens| tokens.input), Some(7));
@@ -120,12 +168,12 @@ mod tests {
 
     #[test]
     fn the_last_complaint_is_quoted() {
-        let mut heard = Heard::new(None);
+        let mut heard = Heard::new(None, None);
         assert_eq!(heard.last_words(), None);
-        heard.take(OutputStream::Stdout, b"one\ntwo\x1b[0m\n");
+        heard.take(OutputStream::Stdout, b"one\ntwo\x1b[0m\n", 1);
         assert_eq!(heard.last_words().as_deref(), Some("one; two[0m"));
-        heard.take(OutputStream::Stderr, &b"x".repeat(100_000));
-        heard.take(OutputStream::Stderr, b"\nno key\n");
+        heard.take(OutputStream::Stderr, &b"x".repeat(100_000), 1);
+        heard.take(OutputStream::Stderr, b"\nno key\n", 1);
         let told = heard.last_words().unwrap();
         assert!(told.ends_with("; no key") && told.chars().count() == LONGEST_QUOTE, "{told}");
         assert!(heard.error.len() <= 2 * MOST_KEPT);

@@ -14,6 +14,7 @@ mod program;
 mod repository;
 mod sandbox;
 mod stock;
+mod script;
 mod task;
 mod trial;
 mod trouble;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use coffer_core::agent::{AgentReport, Job};
+use coffer_core::agent::{AgentReport, FailedCheck, Job, Talk};
 use coffer_core::{Code, RunId, SandboxId, StepCode};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
-use coffer_store::{Attempt, AttemptNote, ProjectScope};
+use coffer_store::{Attempt, AttemptNote, ProjectScope, TranscriptOf, TurnPlace};
 use futures_util::FutureExt as _;
 
 use super::agent::amount;
@@ -37,6 +37,15 @@ impl TaskShop {
 
     fn station(&self, brief: &Brief, sandbox: SandboxId) -> Station {
         Station { scope: self.scope(brief), sandbox, actor: format!("agent:{}", brief.agent) }
+    }
+
+    fn place(&self, brief: &Brief, turn: usize) -> TurnPlace {
+        TurnPlace {
+            of: TranscriptOf::Task(brief.task),
+            run: brief.run,
+            attempt: brief.attempt,
+            turn: i64::try_from(turn).unwrap_or(i64::MAX),
+        }
     }
 
     /// The attempts at the task, this one included.
@@ -143,6 +152,30 @@ impl Workshop for TaskShop {
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
+        let first = turn.number == 1;
+        let failed =
+            turn.failed.zip(brief.check_command.as_deref()).map(|((checked, correction), command)| {
+                let output = checked.tail.as_deref().unwrap_or_default();
+                FailedCheck {
+                    command,
+                    exit_code: checked.exit_code,
+                    output,
+                    correction,
+                    of: brief.check_tries,
+                }
+            });
+        let talk = Talk {
+            attempt: brief.attempt,
+            turn: i64::try_from(turn.number).unwrap_or(i64::MAX),
+            said: turn.said,
+            earlier: &brief.earlier,
+            ended: brief.ended.as_deref(),
+            last_words: if first { brief.last_words.as_deref() } else { turn.before.summary.as_deref() },
+            failed,
+            session: turn.before.session.as_deref(),
+        };
+        let place = self.place(brief, turn.number);
+        self.bench.tell_said(&at, place, turn.said).await?;
         let order = AgentOrder {
             key: &key(brief.run, &format!("agent-{}", turn.number)),
             place: Place::Repository(&brief.repository),
@@ -150,12 +183,14 @@ impl Workshop for TaskShop {
             job: Job {
                 title: &brief.title,
                 description: &brief.description,
-                messages: turn.said,
+                messages: &[],
                 branch: &brief.branch,
                 check: brief.check_command.as_deref(),
                 model: brief.model.as_deref(),
+                talk,
             },
             env,
+            turn: Some(place),
         };
         let allowance = self.allowance(brief, turn.before).await?;
         let work = self.bench.start_agent(&at, order).await?;
@@ -163,7 +198,8 @@ impl Workshop for TaskShop {
         let execution = Some(work.execution);
         self.note(start, AttemptNote { execution, ..AttemptNote::default() }).await?;
         let tell = move |(doing, report): Progress| {
-            let note = AttemptNote { doing: Some(doing), ..so_far(turn.before, &report) };
+            let model = report.model.clone();
+            let note = AttemptNote { doing: Some(doing), model, ..so_far(turn.before, &report) };
             async move {
                 if let Err(error) = self.note(start, note).await {
                     // The totals are recorded when it ends.
@@ -172,7 +208,7 @@ impl Workshop for TaskShop {
             }
             .boxed()
         };
-        let done = self.bench.await_agent(&at, &work, allowance, &tell).await;
+        let done = self.bench.await_agent(&at, &work, allowance, turn.before.tokens, &tell).await;
         if done.as_ref().is_err_and(|error| !error.transient) && work.reported() > 0 {
             // Count a failed turn too: the next attempt has that much less.
             let before = turn.before.cost_nanos.unwrap_or(0);
@@ -182,9 +218,17 @@ impl Workshop for TaskShop {
         done
     }
 
-    async fn check(&self, brief: &Brief, sandbox: SandboxId, command: &str) -> Result<Checked, StepError> {
+    async fn check(
+        &self,
+        brief: &Brief,
+        sandbox: SandboxId,
+        command: &str,
+        step: &str,
+        turn: usize,
+    ) -> Result<Checked, StepError> {
         let at = self.station(brief, sandbox);
-        self.bench.run_check(&at, &key(brief.run, "check"), &brief.repository, command).await
+        let place = self.place(brief, turn);
+        self.bench.run_check(&at, &key(brief.run, step), &brief.repository, command, Some(place)).await
     }
 
     async fn commit(

@@ -133,10 +133,11 @@ impl Workbench {
             definition: &definition,
             job: Job { title: PROMPT, ..Job::default() },
             env: BTreeMap::from([("COFFER_SANDBOX_ID".to_string(), at.sandbox.to_string())]),
+            turn: None,
         };
         let work = self.start_agent(at, order).await?;
         let quiet = |_: Progress| async {}.boxed();
-        let turn = self.await_agent(at, &work, None, &quiet).await?;
+        let turn = self.await_agent(at, &work, None, None, &quiet).await?;
         trial.model = turn.report.model.clone();
         trial.tokens = turn.report.tokens;
         trial.cost_nanos = turn.report.cost_nanos;

@@ -8,6 +8,7 @@ use crate::v1::board::{amount, check_text, check_title, nanos};
 use crate::v1::repositories::plain_name;
 use coffer_api_types::tasks::{AttentionShape, ChangedTask, NewTask, OnReview, PlaceShape, Task};
 use coffer_core::clock::rfc3339;
+use coffer_flow::task::USUAL_CHECK_TRIES;
 
 const LONGEST_DESCRIPTION: usize = 64 * 1024;
 const MOST_LABELS: usize = 50;
@@ -35,6 +36,7 @@ pub(super) fn shown(row: TaskRow) -> Task {
         agent_id: row.agent.map(|agent| agent.to_string()),
         model: row.model,
         check_command: row.check_command,
+        check_tries: row.check_tries.unwrap_or(USUAL_CHECK_TRIES),
         budget: row.budget_nanos.map(amount),
         context_id: row.context_id,
         run_id: row.run.map(|run| run.to_string()),
