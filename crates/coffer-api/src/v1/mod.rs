@@ -135,6 +135,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tasks::cancel))
         .routes(routes!(tasks::say, tasks::messages))
         .routes(routes!(tasks::attempts))
+        .routes(routes!(tasks::newest_attempts))
         .routes(routes!(tasks::history))
         .routes(routes!(tasks::steps))
         .routes(routes!(queue::show))

@@ -25,6 +25,9 @@ use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, 
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 pub(super) use work::*;
 
+const LONGEST_SEARCH: usize = 200;
+const MOST_WORDS: usize = 8;
+
 /// A position in a list of tasks: after this place and task.
 #[derive(Debug, Clone, Copy)]
 struct After(i64, TaskId);
@@ -125,6 +128,7 @@ pub(super) async fn list(
         label: query.label,
         repository: query.repository.as_deref().map(plain_name).map(String::from),
         context_id: query.context_id,
+        words: words(query.q.as_deref())?,
         attention: query.needs_attention,
         archived: query.archived.unwrap_or(false),
         order,
@@ -133,6 +137,18 @@ pub(super) async fn list(
     };
     let tasks = app.store.tasks(&caller.scope, &filter).await.map_err(ApiError::store)?;
     Ok(Json(part.page(tasks, |task| format!("{}.{}", task.place, task.id), shape::shown)))
+}
+
+/// The words of a search.
+fn words(text: Option<&str>) -> Result<Vec<String>, ApiError> {
+    let text = text.unwrap_or_default();
+    if text.len() > LONGEST_SEARCH || text.contains('\0') {
+        return Err(ApiError::invalid(
+            "q",
+            format!("must have at most {LONGEST_SEARCH} bytes, none of them NUL"),
+        ));
+    }
+    Ok(text.split_whitespace().take(MOST_WORDS).map(String::from).collect())
 }
 
 /// One task.
