@@ -7,7 +7,8 @@ import {
   Outlet,
   redirect,
 } from "@tanstack/react-router";
-import { session } from "./api/session";
+import { askTabs, session } from "./api/session";
+import { linkToken, redeemLink } from "./api/signIn";
 import { SandboxList } from "./pages/SandboxList";
 import { SignIn } from "./pages/SignIn";
 import { NotFound } from "./shell/NotFound";
@@ -20,7 +21,12 @@ export interface BoardSearch {
   priority?: string;
   waiting?: boolean;
   all?: boolean;
+  /** Opens the form for a new task. */
+  new?: boolean;
 }
+
+export type TaskTab = "conversation" | "changes" | "checks" | "terminal" | "details";
+const TASK_TABS: TaskTab[] = ["conversation", "changes", "checks", "terminal", "details"];
 
 export interface SandboxListSearch {
   show?: "ended" | "all";
@@ -68,8 +74,12 @@ const shell = createRoute({
   getParentRoute: () => root,
   id: "shell",
   component: Shell,
-  beforeLoad: ({ location }) => {
-    if (session() === undefined) throw redirect({ to: "/sign-in", search: { to: location.href } });
+  beforeLoad: async ({ location }) => {
+    // A link that cannot be redeemed is explained on the page for signing in.
+    if (linkToken !== undefined) await redeemLink()?.catch(() => undefined);
+    if (session() === undefined) await askTabs();
+    const to = location.href === "/" ? {} : { to: location.href };
+    if (session() === undefined) throw redirect({ to: "/sign-in", search: to });
   },
 });
 
@@ -85,7 +95,7 @@ const home = createRoute({
   path: "/",
   beforeLoad: () => {
     const operating = session()?.project === undefined;
-    throw redirect({ to: operating ? "/projects" : "/sandboxes" });
+    throw redirect({ to: operating ? "/projects" : "/board" });
   },
 });
 
@@ -146,6 +156,7 @@ const board = createRoute({
     ...words(search, ["task", "q", "priority"]),
     ...(search.waiting === true ? { waiting: true } : {}),
     ...(search.all === true ? { all: true } : {}),
+    ...(search.new === true ? { new: true } : {}),
   }),
 });
 
@@ -153,6 +164,10 @@ const task = createRoute({
   getParentRoute: () => shell,
   path: "/tasks/$task",
   component: lazyRouteComponent(() => import("./tasks/TaskPage"), "TaskPage"),
+  validateSearch: (search: Record<string, unknown>): { tab?: TaskTab } => {
+    const tab = TASK_TABS.find((name) => name === search.tab);
+    return tab === undefined || tab === "conversation" ? {} : { tab };
+  },
 });
 
 const logs = createRoute({

@@ -74,6 +74,7 @@ pub struct Failure {
 /// One attempt at a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Attempt {
+    pub task_id: String,
     pub number: i64,
     pub run_id: String,
     /// `queued`, `running`, `done`, `failed`, `cancelled` or `stuck`.

@@ -90,6 +90,9 @@ pub struct OutputQuery {
     pub stream: Option<String>,
     /// The offset in the stream to begin at; needs `stream`.
     pub from: Option<u64>,
+    /// Begin about this many bytes before the end, at most 1 MiB. With `cursor` it has no effect.
+    #[param(maximum = 1048576)]
+    pub tail: Option<u32>,
     /// The `next` of the previous part.
     pub cursor: Option<String>,
     /// Return the bytes themselves, to the end.

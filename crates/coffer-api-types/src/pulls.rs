@@ -7,6 +7,8 @@ use coffer_core::forge::{DiffSide, IssueState, MergeMethod, StatusState, Verdict
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::fields::flag;
+
 /// A new pull request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -125,6 +127,14 @@ pub struct PullQuery {
     pub state: Option<String>,
     pub head: Option<String>,
     pub base: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct DiffQuery {
+    /// Return the counts of lines alone, with an empty patch.
+    #[serde(default, deserialize_with = "flag")]
+    pub stat: Option<bool>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]

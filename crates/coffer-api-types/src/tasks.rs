@@ -249,6 +249,9 @@ pub struct TaskQuery {
     pub priority: Option<String>,
     pub repository: Option<String>,
     pub context_id: Option<String>,
+    /// Words that the title or the id has, in any case and order.
+    #[param(max_length = 200)]
+    pub q: Option<String>,
     /// `true` for tasks that need a person, `false` for others.
     #[serde(default, deserialize_with = "flag")]
     pub needs_attention: Option<bool>,

@@ -303,7 +303,7 @@ fn every_query_reads_back_what_it_writes() {
         executions::ExecutionQuery, executions::OutputQuery, executions::PlaceQuery,
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,
         git::RepositoryQuery, logs::FormQuery, logs::LogQuery, network::ReachQuery,
-        pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
+        pulls::DiffQuery, pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
         tasks::TaskQuery, templates::CatalogueLogQuery, templates::TemplateBuildLogQuery, templates::TemplateBuildQuery,
         templates::TemplateQuery, transcripts::TranscriptQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
         PageQuery,

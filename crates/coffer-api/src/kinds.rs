@@ -242,6 +242,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("POST", "/api/v1/tasks/{task}/cancel", STAFF),
     ("GET POST", "/api/v1/tasks/{task}/messages", PROJECT),
     ("GET", "/api/v1/tasks/{task}/attempts", PROJECT),
+    ("GET", "/api/v1/attempts", PROJECT),
     ("GET", "/api/v1/tasks/{task}/history", PROJECT),
     ("GET", "/api/v1/tasks/{task}/transcript", PROJECT),
     ("GET", "/api/v1/tasks/{task}/transcript/stream", PROJECT),

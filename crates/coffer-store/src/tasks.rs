@@ -105,6 +105,8 @@ pub struct TaskFilter {
     pub priority: Option<Priority>,
     pub repository: Option<String>,
     pub context_id: Option<String>,
+    /// Only tasks whose title or id has these words, in any case and order.
+    pub words: Vec<String>,
     /// Only tasks that need a person, or only others.
     pub attention: Option<bool>,
     pub archived: bool,
@@ -208,6 +210,9 @@ impl Store {
             TaskOrder::Newest => ("$11 IS NULL OR id < $10", "id DESC"),
             TaskOrder::Board => ("$10 IS NULL OR place > $11 OR (place = $11 AND id > $10)", "place, id"),
         };
+        let words: String = (0..filter.words.len())
+            .map(|at| format!(" AND LOWER(title || ' ' || id) LIKE ${} ESCAPE '\\'", at + 14))
+            .collect();
         let sql = format!(
             "SELECT {COLUMNS} FROM tasks
              WHERE project_id = $1 AND ($2 IS NULL OR agent_id = $2) AND ($3 IS NULL OR state = $3)
@@ -215,10 +220,10 @@ impl Store {
                  AND ($6 IS NULL OR repository = $6) AND ($7 IS NULL OR context_id = $7)
                  AND ($8 IS NULL OR id IN (SELECT task_id FROM task_labels WHERE project_id = $1 AND label = $8))
                  AND ($9 IS NULL OR CASE WHEN attention IS NULL THEN 0 ELSE 1 END = $9)
-                 AND ({beyond}) AND CASE WHEN archived_ms IS NULL THEN 0 ELSE 1 END = $12
+                 AND ({beyond}) AND CASE WHEN archived_ms IS NULL THEN 0 ELSE 1 END = $12{words}
              ORDER BY {order} LIMIT $13"
         );
-        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        let query = sqlx::query(sqlx::AssertSqlSafe(sql))
             .bind(scope.project())
             .bind(scope.agent())
             .bind(filter.state.map(|state| state.as_str()))
@@ -231,10 +236,9 @@ impl Store {
             .bind(filter.after.map(|(_, task)| task))
             .bind(filter.after.map(|(place, _)| place))
             .bind(i64::from(filter.archived))
-            .bind(i64::from(filter.limit))
-            .fetch_all(self.database().readers())
-            .await
-            .doing(READ)?;
+            .bind(i64::from(filter.limit));
+        let query = filter.words.iter().fold(query, |query, word| query.bind(containing(word)));
+        let rows = query.fetch_all(self.database().readers()).await.doing(READ)?;
         rows.iter().map(read).collect()
     }
 
@@ -267,6 +271,16 @@ impl Store {
             })
             .collect()
     }
+}
+
+/// The pattern of texts that have this word in them, in small letters.
+fn containing(word: &str) -> String {
+    let escaped: String = word
+        .to_lowercase()
+        .chars()
+        .flat_map(|c| ['%', '_', '\\'].contains(&c).then_some('\\').into_iter().chain([c]))
+        .collect();
+    format!("%{escaped}%")
 }
 
 async fn insert(

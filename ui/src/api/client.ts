@@ -38,8 +38,13 @@ export function toError(body: unknown, response?: Response): ApiError {
   );
 }
 
-export function unreachable(): ApiError {
-  return new ApiError(0, "unreachable", "the server does not answer", "it may be restarting; this is tried again");
+/** Reads are retried by themselves. A change is not: it may have arrived, so the person decides. */
+export function unreachable(method = "GET"): ApiError {
+  const isRead = ["GET", "HEAD"].includes(method.toUpperCase());
+  const hint = isRead
+    ? "it may be restarting; the page tries again"
+    : "nothing was confirmed; check whether it was done once the server is back, then send it again";
+  return new ApiError(0, "unreachable", "the server does not answer", hint);
 }
 
 /** A key that is not good any more ends the session, wherever that is noticed. */
@@ -59,8 +64,8 @@ function keyed(key: () => string | undefined): Middleware {
     onResponse({ request, response }) {
       ifSignedOut(response.status, request.headers.get("X-API-KEY") ?? undefined);
     },
-    onError() {
-      return unreachable();
+    onError({ request }) {
+      return unreachable(request.method);
     },
   };
 }
@@ -94,7 +99,7 @@ export async function raw(path: string, init: RequestInit & { key?: string | nul
     response = await fetch(path, { ...rest, headers });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw unreachable();
+    throw unreachable(rest.method);
   }
   ifSignedOut(response.status, key);
   if (!response.ok) throw toError(await response.json().catch(() => undefined), response);

@@ -78,6 +78,7 @@ export function useSandbox(id: string) {
   return useQuery({
     queryKey: ["sandbox", id],
     queryFn: () => take(api.GET("/api/v1/sandboxes/{id}", { params: { path: { id } } })),
+    enabled: id !== "",
   });
 }
 

@@ -17,7 +17,7 @@ export function send(
     request.setRequestHeader("content-type", "application/octet-stream");
     if (key !== undefined) request.setRequestHeader("X-API-KEY", key);
     request.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded, event.total);
-    request.onerror = () => failed(unreachable());
+    request.onerror = () => failed(unreachable(method));
     request.onload = () => {
       const { status, response: answer } = request as { status: number; response: unknown };
       if (status >= 200 && status < 300) return done(answer);

@@ -1,4 +1,4 @@
-// Signing in by a key, or by the one-time link that `coffer up` prints.
+// Signing in by a key, or by a one-time link: the one that `coffer up` prints, or one that a signed-in page created.
 import { raw, type Schemas } from "./client";
 import { session, setSession, type ProjectKey } from "./session";
 
@@ -14,6 +14,7 @@ function projectKey(key: string, me: Identity): ProjectKey {
     projectId: me.project?.id ?? "",
     projectName: me.project?.name ?? "",
     role: me.role,
+    keyId: me.key_id,
     agentId: me.agent_id ?? undefined,
     domain: me.domain ?? undefined,
   };
@@ -54,9 +55,27 @@ export async function visitProject(id: string, name: string) {
 }
 
 /** The token of a one-time link in the address, which is taken out of the address at once. */
-export function takeLinkToken(): string | undefined {
+function takeLinkToken(): string | undefined {
   const match = /^#token=([A-Za-z0-9_]{1,200})$/.exec(location.hash);
   if (match === null) return undefined;
   history.replaceState(null, "", location.pathname + location.search);
   return match[1];
+}
+
+/** Taken once, when the script runs: a link opens once, also if React draws things twice. */
+export const linkToken = typeof location === "undefined" ? undefined : takeLinkToken();
+let redeeming: Promise<void> | undefined;
+
+/** Signs in with the link in the address, if there is one. It wins over a session that exists: the person followed it. */
+export function redeemLink(): Promise<void> | undefined {
+  if (linkToken !== undefined) redeeming ??= signInWithLink(linkToken);
+  return redeeming;
+}
+
+/** An address that signs another browser in as this one is, once, within two minutes. */
+export async function createSignInLink(): Promise<string> {
+  const key = session()?.project?.key ?? session()?.operatorKey;
+  const answer = await raw("/api/v1/sign-in-links", { method: "POST", key });
+  const { token } = (await answer.json()) as Schemas["SignInLink"];
+  return `${location.origin}/ui/#token=${token}`;
 }

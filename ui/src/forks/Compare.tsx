@@ -10,7 +10,7 @@ import { Empty, Loaded } from "../ui/feedback";
 import { SelectField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
-import type { Competition, Entry } from "./competitions";
+import { byRank, type Competition } from "./competitions";
 
 type Side = Schemas["CompetitionFileChange"];
 
@@ -38,8 +38,6 @@ function Half({ side, path, who }: { side: Side | null | undefined; path: string
     </div>
   );
 }
-
-const byRank = (a: Entry, b: Entry) => (a.rank ?? a.number + 1000) - (b.rank ?? b.number + 1000);
 
 export function Compare({ competition }: { competition: Competition }) {
   const made = competition.entries.filter((entry) => entry.diff).sort(byRank);

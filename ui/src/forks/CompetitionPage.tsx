@@ -17,7 +17,7 @@ import { Ago, Until } from "../ui/time";
 import { Artifacts } from "../work/Artifacts";
 import { PullLink } from "../work/PullLink";
 import { Compare } from "./Compare";
-import { isOver, STATE_TONES, useCompetition, useFreshForks, wordOf } from "./competitions";
+import { byRank, isOver, STATE_TONES, useCompetition, totalCost, useFreshForks, wordOf } from "./competitions";
 import { EntryCard } from "./EntryCard";
 
 const DOING: Record<string, string> = {
@@ -107,7 +107,7 @@ export function CompetitionPage() {
         </div>
       )}
       <div className="grid gap-3 [grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr))]">
-        {competition.entries.map((entry) => (
+        {[...competition.entries].sort(byRank).map((entry) => (
           <EntryCard
             key={entry.number}
             entry={entry}
@@ -152,7 +152,7 @@ export function CompetitionPage() {
             ["Who decides", competition.rule === "best" ? "the best whose checks passed" : "a person"],
             [
               "Cost so far",
-              `${amount(competition.cost ?? 0)}${competition.budget ? ` of ${amount(competition.budget)}` : ""}`,
+              `${amount(totalCost(competition))}${competition.budget ? ` of ${amount(competition.budget)}` : ""}`,
             ],
             ["Begun", <Ago key="begun" at={competition.created_at} />],
             [

@@ -9,7 +9,7 @@ import { duration, paragraphs, plainText } from "../ui/format";
 import { Since } from "../ui/time";
 import { PullLink } from "../work/PullLink";
 import { Tail } from "../work/Tail";
-import { named, STATE_TONES, wordOf, type Entry } from "./competitions";
+import { costOf, named, STATE_TONES, wordOf, type Entry } from "./competitions";
 
 interface Props {
   entry: Entry;
@@ -20,6 +20,17 @@ interface Props {
   onPick?: () => void;
 }
 
+function EntryCost({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
+  const sum = costOf(entry);
+  if (sum === undefined) return "–";
+  const agent = entry.agent_cost ?? undefined;
+  return (
+    <span title={`Sandbox ${amount(entry.cost ?? 0)}, agent ${agent === undefined ? "not reported" : amount(agent)}`}>
+      {amount(sum)}
+    </span>
+  );
+}
+
 function Figures({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
   const took = entry.duration_ms ?? undefined;
   const rows: [string, React.ReactNode][] = [
@@ -27,7 +38,7 @@ function Figures({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
       "Time",
       took !== undefined ? duration(took) : entry.started_at && !entry.ended_at ? <Since at={entry.started_at} /> : "–",
     ],
-    ["Cost", entry.cost === null || entry.cost === undefined ? "–" : amount(entry.cost)],
+    ["Cost", <EntryCost key="cost" entry={entry} amount={amount} />],
     [
       "Changes",
       entry.diff ? (

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { named } from "./competitions";
+import { costOf, named, totalCost, type Entry } from "./competitions";
 
 test("reasons name who they compare with", () => {
   const labels = new Map([
@@ -8,4 +8,12 @@ test("reasons name who they compare with", () => {
   ]);
   expect(named("before entry 12: its checks passed", labels)).toBe("before quick: its checks passed");
   expect(named("behind entry 3, and entry 1", labels)).toBe("behind entry 3, and careful");
+});
+
+test("costs are those of the sandbox and of the agent", () => {
+  expect(costOf({ cost: 0, agent_cost: 0.187 })).toBe(0.187);
+  expect(costOf({ cost: 0.5, agent_cost: null })).toBe(0.5);
+  expect(costOf({ cost: null, agent_cost: undefined })).toBeUndefined();
+  const entries = [{ agent_cost: 0.25 }, { agent_cost: null }, { agent_cost: 0.5 }] as Entry[];
+  expect(totalCost({ cost: 0.25, entries })).toBe(1);
 });

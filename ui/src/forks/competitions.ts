@@ -35,6 +35,23 @@ export function named(reason: string, labels: Map<number, string>): string {
   return reason.replace(/\bentry (\d+)\b/g, (all, number: string) => labels.get(Number(number)) ?? all);
 }
 
+/** What an entry has cost: its sandbox, and its agent as it reports; undefined if neither is known. */
+export function costOf({ cost, agent_cost: agent }: Pick<Entry, "cost" | "agent_cost">): number | undefined {
+  const known = [cost, agent].filter((one) => one !== null && one !== undefined);
+  return known.length === 0 ? undefined : known.reduce((sum, one) => sum + one, 0);
+}
+
+/** What all entries have cost together; what the competition itself says is for sandboxes alone. */
+export function totalCost(competition: Pick<Competition, "cost" | "entries">): number {
+  const agents = competition.entries.reduce((sum, entry) => sum + (entry.agent_cost ?? 0), 0);
+  const sandboxes = competition.cost ?? competition.entries.reduce((sum, entry) => sum + (entry.cost ?? 0), 0);
+  return sandboxes + agents;
+}
+
+/** The best first; those without a rank after them, by number. */
+export const byRank = (a: Entry, b: Entry) =>
+  (a.rank ?? Number.MAX_SAFE_INTEGER) - (b.rank ?? Number.MAX_SAFE_INTEGER) || a.number - b.number;
+
 export const isOver = (competition: Competition) => ["decided", "failed", "cancelled"].includes(competition.state);
 
 export function useCompetitions() {

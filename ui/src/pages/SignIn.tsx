@@ -1,29 +1,28 @@
 import { useEffect, useState, type FormEvent } from "react";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { KeyRound } from "lucide-react";
-import { session, whyEnded } from "../api/session";
-import { signInWithKey, signInWithLink, takeLinkToken } from "../api/signIn";
+import { onSession, session, staySignedIn, whyEnded } from "../api/session";
+import { linkToken, redeemLink, signInWithKey } from "../api/signIn";
 import { Button } from "../ui/Button";
 import { ErrorBox, Loading } from "../ui/feedback";
-import { TextField } from "../ui/fields";
-
-// Taken once, when the script runs: a link opens once, also where React draws things twice.
-const linkToken = takeLinkToken();
-let redeeming: Promise<void> | undefined;
+import { CheckField, TextField } from "../ui/fields";
 
 export function SignIn() {
   const navigate = useNavigate();
   const { to } = useSearch({ from: "/sign-in" });
   const [key, setKey] = useState("");
+  const [stay, setStay] = useState(false);
   const [busy, setBusy] = useState(linkToken !== undefined && session() === undefined);
   const [error, setError] = useState<unknown>();
 
   useEffect(() => {
     const enter = () => void navigate({ href: to === undefined ? "/ui/" : `/ui${to}`, replace: true });
     if (session() !== undefined) return enter();
-    if (linkToken === undefined || redeeming !== undefined) return;
-    redeeming = signInWithLink(linkToken);
-    redeeming.then(enter, setError).finally(() => setBusy(false));
+    redeemLink()
+      ?.then(enter, setError)
+      .finally(() => setBusy(false));
+    // Another tab may hand its session over while this page is open.
+    return onSession(() => session() !== undefined && enter());
   }, [navigate, to]);
 
   const submit = async (event: FormEvent) => {
@@ -32,7 +31,7 @@ export function SignIn() {
     setError(undefined);
     try {
       await signInWithKey(key.trim());
-      await navigate({ href: to === undefined ? "/ui/" : `/ui${to}`, replace: true });
+      if (stay) staySignedIn(true);
     } catch (refused) {
       setError(refused);
     } finally {
@@ -72,12 +71,12 @@ export function SignIn() {
               onChange={(event) => setKey(event.target.value)}
               placeholder="e2b_…"
               autoComplete="current-password"
-              hint={
-                <>
-                  It is in the file <code className="font-mono">env</code> of the data directory. This tab keeps it
-                  until you close it.
-                </>
-              }
+            />
+            <CheckField
+              label="Stay signed in on this computer"
+              checked={stay}
+              onChange={(event) => setStay(event.target.checked)}
+              hint="Otherwise this browser forgets the key when its last tab is closed."
             />
             {error !== undefined && <ErrorBox error={error} />}
             <Button
@@ -89,6 +88,14 @@ export function SignIn() {
             >
               Sign in
             </Button>
+            <details className="text-sm text-dim">
+              <summary>Where do I get a key?</summary>
+              <p className="mt-2">
+                Ask a colleague who is signed in for a sign-in link (account menu, “Copy a sign-in link”), or for a key
+                (Settings, Keys). If you started the server, run <code className="font-mono">coffer open</code>, or take
+                the key from the file <code className="font-mono">env</code> in its data directory.
+              </p>
+            </details>
           </>
         )}
       </form>

@@ -11,7 +11,7 @@ import { Empty, ErrorBox, Loaded, Loading, toastError } from "../ui/feedback";
 import { TextArea } from "../ui/fields";
 import { paragraphs, plainText } from "../ui/format";
 import { Card, Page } from "../ui/layout";
-import { Prose } from "../ui/Prose";
+import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
 import { DiffView } from "./DiffView";
 import { Checks, MergeActions, PULL_TONES } from "./Merge";
@@ -119,7 +119,7 @@ export function PullPage() {
       </p>
       {pull.body !== "" && (
         <Card>
-          <Prose text={pull.body} className="p-4" />
+          <Markdown text={pull.body} className="p-4" />
         </Card>
       )}
       <Checks repository={repository} commit={head} />

@@ -20,18 +20,20 @@ export function useRepositories() {
   });
 }
 
-function NewRepository({ onClose }: { onClose: () => void }) {
+export function NewRepository({ onClose, onMade }: { onClose: () => void; onMade?: (name: string) => void }) {
   const queries = useQueryClient();
   const [name, setName] = useState("");
   const make = useMutation({
     mutationFn: () => take(api.POST("/api/v1/repositories", { body: { name } })),
-    onSuccess: () => {
-      void queries.invalidateQueries({ queryKey: ["repositories"] });
+    onSuccess: async (made) => {
+      await queries.invalidateQueries({ queryKey: ["repositories"] });
+      onMade?.(made.name);
       onClose();
     },
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
+    event.stopPropagation();
     make.mutate();
   };
   return (
@@ -39,7 +41,7 @@ function NewRepository({ onClose }: { onClose: () => void }) {
       open
       onClose={onClose}
       title="New repository"
-      description="Kept by this server: no network and no account is needed."
+      description="On this server; it needs no network and no account."
     >
       <form onSubmit={submit} className="space-y-4">
         <TextField label="Name" required autoFocus value={name} onChange={(event) => setName(event.target.value)} />
@@ -48,7 +50,7 @@ function NewRepository({ onClose }: { onClose: () => void }) {
           <CopyAs recipe={{ curl: curl("POST", "/api/v1/repositories", { name: name || "app" }) }} />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={make.isPending}>
-            Make it
+            Create
           </Button>
         </div>
       </form>
@@ -81,7 +83,7 @@ export function Repositories() {
                 Agents clone from here, push to branches and open pull requests.
               </Empty>
             ) : (
-              <Table label="Repositories" head={["Name", "Kind", "Default branch", "Made"]}>
+              <Table label="Repositories" head={["Name", "Kind", "Default branch", "Created"]}>
                 {items.map((repository) => (
                   <tr key={repository.id}>
                     <Cell>

@@ -2,7 +2,7 @@ import { useState, type FormEvent } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { toast } from "sonner";
 import { api, take, type Schemas } from "../api/client";
-import { may, session, setSession, useSession } from "../api/session";
+import { may, renameProject, useSession } from "../api/session";
 import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { ErrorBox, Loaded } from "../ui/feedback";
@@ -26,8 +26,7 @@ function NameForm({ project }: { project: Tagged<Project> }) {
     onSuccess: (next) => {
       queries.setQueryData(["project"], next);
       setDraft(undefined);
-      const now = session();
-      if (now?.project !== undefined) setSession({ ...now, project: { ...now.project, projectName: next.value.name } });
+      renameProject(next.value.name);
       toast.success("Renamed");
     },
     onError: () => void queries.invalidateQueries({ queryKey: ["project"] }),

@@ -5,9 +5,9 @@ import { Empty } from "../ui/feedback";
 export function NotFound() {
   return (
     <main>
-      <Empty icon={<Compass aria-hidden className="size-6" />} title="There is no such page">
-        <Link to="/sandboxes" className="text-accent underline">
-          Go to the sandboxes
+      <Empty icon={<Compass aria-hidden className="size-6" />} title="Page not found">
+        <Link to="/board" className="text-accent underline">
+          Go to the board
         </Link>
       </Empty>
     </main>

@@ -1,14 +1,18 @@
 // The command palette: any page, live sandbox, task and project, by a few letters.
+import { useDeferredValue, useState } from "react";
 import { Command } from "cmdk";
 import { useNavigate } from "@tanstack/react-router";
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useAgents } from "../api/agents";
 import { api, take } from "../api/client";
 import { useSandboxes } from "../api/sandboxes";
 import { setSession, useSession } from "../api/session";
 import { visitProject } from "../api/signIn";
+import { useRepositories } from "../repositories/Repositories";
 import { nameOf } from "../sandbox/naming";
 import { toastError } from "../ui/feedback";
 import { plainText } from "../ui/format";
+import { matches } from "./matches";
 import { useProjects } from "./ProjectSwitcher";
 import { setTheme } from "./theme";
 
@@ -39,11 +43,17 @@ export function Palette({ onClose }: { onClose: () => void }) {
   const navigate = useNavigate();
   const { sandboxes } = useSandboxes("live");
   const { project, operatorKey } = useSession() ?? {};
+  const [typed, setTyped] = useState("");
+  const q = useDeferredValue(typed.trim().slice(0, 100));
+  // The server looks through all tasks, so that one is found however old it is.
   const tasks = useQuery({
-    queryKey: ["tasks", "newest"],
-    queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { limit: 200 } } })),
+    queryKey: ["tasks", "found", q],
+    queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { limit: 20, q: q || undefined } } })),
     enabled: project !== undefined,
+    placeholderData: keepPreviousData,
   });
+  const agents = useAgents();
+  const repositories = useRepositories();
   const projects = useProjects(operatorKey !== undefined);
   const go = (act: () => unknown) => () => {
     onClose();
@@ -54,17 +64,23 @@ export function Palette({ onClose }: { onClose: () => void }) {
       open
       onOpenChange={(open) => !open && onClose()}
       label="Command palette"
+      filter={matches}
       overlayClassName="fixed inset-0 z-40 bg-black/50"
       contentClassName="fixed top-[12vh] left-1/2 z-50 w-[calc(100vw-24px)] max-w-xl -translate-x-1/2 overflow-hidden rounded-xl border border-line bg-surface shadow-xl"
     >
       <Command.Input
         autoFocus
-        placeholder="A page, a sandbox, an action"
+        value={typed}
+        onValueChange={setTyped}
+        placeholder="Find a task, sandbox, repository or page, or run an action"
         className="w-full border-b border-line bg-transparent px-4 py-3 text-base outline-none placeholder:text-dim"
       />
       <Command.List className="max-h-[50vh] overflow-y-auto p-1.5 [&_[cmdk-group-heading]]:px-3 [&_[cmdk-group-heading]]:py-1.5 [&_[cmdk-group-heading]]:text-xs [&_[cmdk-group-heading]]:text-dim">
-        <Command.Empty className="p-4 text-center text-dim">Nothing of that name.</Command.Empty>
-        <Command.Group heading="Do">
+        <Command.Empty className="p-4 text-center text-dim">No results.</Command.Empty>
+        <Command.Group heading="Actions">
+          <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/board", search: { new: true } }))}>
+            New task
+          </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/sandboxes", search: { create: true } }))}>
             Create a sandbox
           </Command.Item>
@@ -78,7 +94,7 @@ export function Palette({ onClose }: { onClose: () => void }) {
             Dark theme
           </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => setTheme("system"))}>
-            Theme of the system
+            Same theme as the system
           </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => setSession(undefined))}>
             Sign out
@@ -88,19 +104,6 @@ export function Palette({ onClose }: { onClose: () => void }) {
           {PAGES.map(([to, name]) => (
             <Command.Item key={to} className={ITEM} onSelect={go(() => navigate({ to }))}>
               {name}
-            </Command.Item>
-          ))}
-        </Command.Group>
-        <Command.Group heading="Sandboxes">
-          {sandboxes.slice(0, 200).map((sandbox) => (
-            <Command.Item
-              key={sandbox.id}
-              value={`${nameOf(sandbox)} ${sandbox.id}`}
-              className={ITEM}
-              onSelect={go(() => navigate({ to: "/sandboxes/$id", params: { id: sandbox.id } }))}
-            >
-              <span className="truncate">{nameOf(sandbox)}</span>
-              <span className="text-xs text-dim">{sandbox.state}</span>
             </Command.Item>
           ))}
         </Command.Group>
@@ -114,6 +117,45 @@ export function Palette({ onClose }: { onClose: () => void }) {
             >
               <span className="truncate">{plainText(task.title)}</span>
               <span className="text-xs text-dim">{task.state.replaceAll("_", " ")}</span>
+            </Command.Item>
+          ))}
+        </Command.Group>
+        <Command.Group heading="Repositories">
+          {repositories.data?.items.map((one) => (
+            <Command.Item
+              key={one.id}
+              value={`${plainText(one.name)} ${one.id}`}
+              className={ITEM}
+              onSelect={go(() => navigate({ to: "/repositories/$repository", params: { repository: one.id } }))}
+            >
+              <span className="truncate">{plainText(one.name)}</span>
+              <span className="text-xs text-dim">repository</span>
+            </Command.Item>
+          ))}
+        </Command.Group>
+        <Command.Group heading="Agents">
+          {agents.data?.items.map((one) => (
+            <Command.Item
+              key={one.id}
+              value={`${plainText(one.name)} ${one.id}`}
+              className={ITEM}
+              onSelect={go(() => navigate({ to: "/settings/agents" }))}
+            >
+              <span className="truncate">{plainText(one.name)}</span>
+              <span className="text-xs text-dim">agent</span>
+            </Command.Item>
+          ))}
+        </Command.Group>
+        <Command.Group heading="Sandboxes">
+          {sandboxes.slice(0, 200).map((sandbox) => (
+            <Command.Item
+              key={sandbox.id}
+              value={`${nameOf(sandbox)} ${sandbox.id}`}
+              className={ITEM}
+              onSelect={go(() => navigate({ to: "/sandboxes/$id", params: { id: sandbox.id } }))}
+            >
+              <span className="truncate">{nameOf(sandbox)}</span>
+              <span className="text-xs text-dim">{sandbox.state}</span>
             </Command.Item>
           ))}
         </Command.Group>

@@ -1,39 +1,36 @@
 // The frame around every page: navigation, who is signed in, whether the page is live, the command palette.
 import { lazy, Suspense, useEffect, useState } from "react";
 import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
-import { Dialog as Radix, DropdownMenu } from "radix-ui";
+import { Dialog as Radix } from "radix-ui";
 import {
   Activity,
-  Bell,
   Box,
   FolderGit2,
   FolderKanban,
   GitFork,
   HardDrive,
   Layers,
-  LogOut,
   Menu,
-  Monitor,
-  Moon,
   ScrollText,
   Search,
   Settings,
   ShieldCheck,
   SquareKanban,
-  Sun,
-  UserRound,
   WifiOff,
 } from "lucide-react";
 import { Toaster } from "sonner";
 import { useConnection } from "../api/live";
-import { setSession, useSession } from "../api/session";
-import { Attention, SOUND } from "../tasks/Attention";
+import { useSession } from "../api/session";
+import { Attention } from "../tasks/Attention";
 import { Button } from "../ui/Button";
 import { classes } from "../ui/classes";
+import { Account } from "./Account";
+import { listenForKeys } from "./keys";
 import { ProjectSwitcher } from "./ProjectSwitcher";
-import { setTheme, useDark, useTheme, type Theme } from "./theme";
+import { useDark } from "./theme";
 
 const Palette = lazy(() => import("./Palette").then((module) => ({ default: module.Palette })));
+const ShortcutSheet = lazy(() => import("./ShortcutSheet").then((module) => ({ default: module.ShortcutSheet })));
 
 const PLACES = [
   { to: "/board", name: "Board", icon: SquareKanban },
@@ -71,78 +68,6 @@ function Places({ onGo }: { onGo?: () => void }) {
   );
 }
 
-function ThemeItems() {
-  const theme = useTheme();
-  const choices: [Theme, string, typeof Sun][] = [
-    ["light", "Light", Sun],
-    ["dark", "Dark", Moon],
-    ["system", "As the system", Monitor],
-  ];
-  return (
-    <DropdownMenu.RadioGroup value={theme} onValueChange={(value) => setTheme(value as Theme)}>
-      {choices.map(([value, name, Icon]) => (
-        <DropdownMenu.RadioItem
-          key={value}
-          value={value}
-          className="flex items-center gap-2 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised data-[state=checked]:font-medium data-[state=checked]:text-accent"
-        >
-          <Icon aria-hidden className="size-4" />
-          {name}
-        </DropdownMenu.RadioItem>
-      ))}
-    </DropdownMenu.RadioGroup>
-  );
-}
-
-function SoundItem() {
-  const [on, setOn] = useState(() => localStorage.getItem(SOUND) === "yes");
-  const choose = (next: boolean) => {
-    localStorage.setItem(SOUND, next ? "yes" : "no");
-    setOn(next);
-  };
-  return (
-    <DropdownMenu.CheckboxItem
-      checked={on}
-      onCheckedChange={choose}
-      className="flex items-center gap-2 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised data-[state=checked]:text-accent"
-    >
-      <Bell aria-hidden className="size-4" />
-      Sound when an agent needs you
-    </DropdownMenu.CheckboxItem>
-  );
-}
-
-function Account() {
-  const session = useSession();
-  const project = session?.project;
-  return (
-    <DropdownMenu.Root>
-      <DropdownMenu.Trigger asChild>
-        <Button tone="ghost" aria-label="Account and appearance" icon={<UserRound aria-hidden className="size-4" />} />
-      </DropdownMenu.Trigger>
-      <DropdownMenu.Portal>
-        <DropdownMenu.Content align="end" className="z-50 w-60 rounded-lg border border-line bg-surface p-1 shadow-lg">
-          <div className="px-2 py-1.5 text-xs text-dim">
-            {project === undefined ? "Operator" : `${project.role} key of ${project.projectName}`}
-            {project?.agentId !== undefined && " (an agent's)"}
-          </div>
-          <DropdownMenu.Separator className="my-1 h-px bg-line" />
-          <ThemeItems />
-          <DropdownMenu.Separator className="my-1 h-px bg-line" />
-          <SoundItem />
-          <DropdownMenu.Item
-            onSelect={() => setSession(undefined)}
-            className="flex items-center gap-2 rounded-md px-2 py-1.5 outline-none data-[highlighted]:bg-raised"
-          >
-            <LogOut aria-hidden className="size-4" />
-            Sign out
-          </DropdownMenu.Item>
-        </DropdownMenu.Content>
-      </DropdownMenu.Portal>
-    </DropdownMenu.Root>
-  );
-}
-
 /** Says that the server is away, once it has been for a moment. */
 function Away() {
   const away = useConnection() === "away";
@@ -171,21 +96,23 @@ export function Shell() {
   const dark = useDark();
   const [menu, setMenu] = useState(false);
   const [palette, setPalette] = useState(false);
+  const [sheet, setSheet] = useState(false);
 
   useEffect(() => {
-    if (session === undefined) void navigate({ to: "/sign-in", search: path === "/" ? {} : { to: path } });
+    if (session !== undefined || path === "/sign-in") return;
+    void navigate({ to: "/sign-in", search: path === "/" ? {} : { to: path } });
   }, [session, navigate, path]);
 
-  useEffect(() => {
-    const onKey = (event: KeyboardEvent) => {
-      if (event.key.toLowerCase() === "k" && (event.metaKey || event.ctrlKey) && !event.shiftKey) {
-        event.preventDefault();
-        setPalette((open) => !open);
-      }
-    };
-    addEventListener("keydown", onKey);
-    return () => removeEventListener("keydown", onKey);
-  }, []);
+  useEffect(
+    () =>
+      listenForKeys({
+        go: (to) => void navigate({ to }),
+        newTask: () => void navigate({ to: "/board", search: { new: true } }),
+        palette: () => setPalette((open) => !open),
+        sheet: () => setSheet(true),
+      }),
+    [navigate],
+  );
 
   if (session === undefined) return null;
   const project = session.project?.projectId ?? "none";
@@ -218,7 +145,7 @@ export function Shell() {
             Ctrl K
           </kbd>
         </Button>
-        <Account />
+        <Account onShortcuts={() => setSheet(true)} />
       </header>
       <Away />
       <Attention key={`attention of ${project}`} />
@@ -246,7 +173,10 @@ export function Shell() {
           </Radix.Content>
         </Radix.Portal>
       </Radix.Root>
-      <Suspense>{palette && <Palette onClose={() => setPalette(false)} />}</Suspense>
+      <Suspense>
+        {palette && <Palette onClose={() => setPalette(false)} />}
+        {sheet && <ShortcutSheet onClose={() => setSheet(false)} />}
+      </Suspense>
       <Toaster theme={dark ? "dark" : "light"} position="bottom-right" closeButton />
     </div>
   );

@@ -1,27 +1,22 @@
-// One attempt: its steps, what its agent writes, a terminal in its sandbox, what it has cost.
-import { lazy, Suspense, useState } from "react";
+// One attempt: its steps with what came of them, and what it has cost.
+import { useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { Check, Circle, LoaderCircle, RotateCcw, SquareTerminal, X } from "lucide-react";
+import { Check, Circle, LoaderCircle, RotateCcw, X } from "lucide-react";
 import { useAgentNames } from "../api/agents";
 import { api, take, type Schemas } from "../api/client";
 import { usePrices } from "../api/prices";
 import { useSandbox } from "../api/sandboxes";
-import { may } from "../api/session";
 import { Badge, type Tone } from "../ui/Badge";
 import { Button } from "../ui/Button";
-import { Loaded, Loading } from "../ui/feedback";
-import { duration, money, paragraphs, plainText } from "../ui/format";
+import { Loaded } from "../ui/feedback";
+import { duration, money, plainText } from "../ui/format";
 import { Card, Facts, Meter } from "../ui/layout";
+import { Markdown } from "../ui/Markdown";
 import { Since } from "../ui/time";
 import { PullLink } from "../work/PullLink";
-import { Tail } from "../work/Tail";
-import { SoFar } from "./SoFar";
+import { failedSteps, isShown, nameOfStep } from "./steps";
 import type { Task } from "./tasks";
-
-const Terminals = lazy(() =>
-  import("../terminal/TerminalTab").then((module) => ({ default: module.SandboxTerminals })),
-);
 
 export type Attempt = Schemas["Attempt"];
 type Step = Schemas["RunStep"];
@@ -43,17 +38,21 @@ const MARKS: Record<string, [typeof Check, string]> = {
   undo_failed: [X, "text-bad"],
 };
 
-function StepLine({ step }: { step: Step }) {
-  const [Mark, look] = MARKS[step.state] ?? [Circle, "text-dim"];
+const WORDS: Record<string, string> = { under_way: "in progress", undone: "cleaned up", undo_failed: "not cleaned up" };
+
+function StepLine({ step, failed }: { step: Step; failed: boolean }) {
+  const state = failed ? "failed" : step.state;
+  const [Mark, look] = MARKS[state] ?? [Circle, "text-dim"];
   return (
     <li className="flex break-inside-avoid flex-wrap items-center gap-x-3 gap-y-1 px-4 py-1">
       <Mark aria-hidden className={`size-4 shrink-0 ${look}`} />
-      <span className="sr-only">{step.state.replaceAll("_", " ")}</span>
-      <span className="font-mono">{plainText(step.name)}</span>
-      {(step.starts > 1 || step.failures > 0) && (
+      <span className="sr-only">{WORDS[state] ?? state}</span>
+      <span>{plainText(nameOfStep(step.name))}</span>
+      {state === "undone" && <span className="text-xs text-dim">cleaned up</span>}
+      {step.failures > 0 && (
         <span className="text-xs text-warn">
-          begun {step.starts === 1 ? "once" : `${step.starts} times`}
-          {step.failures > 0 && `, failed ${step.failures === 1 ? "once" : `${step.failures} times`}`}
+          failed {step.failures === 1 ? "once" : `${step.failures} times`}
+          {step.state === "done" && ", then succeeded"}
         </span>
       )}
       <span className="ml-auto text-dim tabular-nums">
@@ -94,7 +93,7 @@ function Cost({ attempt, budget }: { attempt: Attempt; budget: number | null | u
   return (
     <>
       <span
-        title={`Sandbox ${money(sandbox ?? 0, currency)}, agent ${agent === undefined ? "does not tell" : money(agent, "USD")}`}
+        title={`Sandbox ${money(sandbox ?? 0, currency)}, agent ${agent === undefined ? "not reported" : money(agent, "USD")}`}
       >
         {money(sum, currency)}
         {budget ? ` of ${money(budget, currency)}` : ""}
@@ -106,44 +105,25 @@ function Cost({ attempt, budget }: { attempt: Attempt; budget: number | null | u
 
 function Ways({ sandbox }: { sandbox: string }) {
   const look = "text-accent underline";
+  const state = useSandbox(sandbox).data?.state ?? "";
+  const live = ["creating", "running", "paused", "pausing", "resuming"].includes(state);
   return (
-    <span className="flex flex-wrap gap-2">
-      <Link to="/sandboxes/$id" params={{ id: sandbox }} className={look}>
-        overview
-      </Link>
+    <span className="flex flex-wrap gap-x-2">
+      {live && (
+        <>
+          <Link to="/sandboxes/$id" params={{ id: sandbox }} className={look}>
+            overview
+          </Link>
+          <Link to="/sandboxes/$id/files" params={{ id: sandbox }} className={look}>
+            files
+          </Link>
+        </>
+      )}
       <Link to="/sandboxes/$id/logs" params={{ id: sandbox }} className={look}>
         log
       </Link>
-      <Link to="/sandboxes/$id/files" params={{ id: sandbox }} className={look}>
-        files
-      </Link>
+      {!live && state !== "" && <span className="text-dim">(ended)</span>}
     </span>
-  );
-}
-
-function TerminalHere({ sandbox }: { sandbox: string }) {
-  const [open, setOpen] = useState(false);
-  const live = ["running", "paused"].includes(useSandbox(sandbox).data?.state ?? "");
-  if (!live || !may("write")) return null;
-  return (
-    <div className="border-t border-line">
-      <div className="flex justify-end px-4 py-2">
-        <Button
-          aria-expanded={open}
-          onClick={() => setOpen(!open)}
-          icon={<SquareTerminal aria-hidden className="size-4" />}
-        >
-          {open ? "Close the terminal" : "Open a terminal"}
-        </Button>
-      </div>
-      {open && (
-        <div className="h-80 border-t border-line">
-          <Suspense fallback={<Loading />}>
-            <Terminals id={sandbox} />
-          </Suspense>
-        </div>
-      )}
-    </div>
   );
 }
 
@@ -153,6 +133,7 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
     queryKey: ["tasks", "steps", attempt.run_id],
     queryFn: () => take(api.GET("/api/v1/runs/{run}/steps", { params: { path: { run: attempt.run_id } } })),
   });
+  const failed = failedSteps(steps.data ?? [], attempt.error);
   const tokens =
     attempt.input_tokens || attempt.output_tokens
       ? `${attempt.input_tokens ?? 0} in, ${attempt.output_tokens ?? 0} out`
@@ -162,11 +143,11 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
       <Facts
         facts={[
           ["Agent", plainText(attempt.agent_id ? (names.get(attempt.agent_id) ?? attempt.agent_id) : "–")],
-          ["Model", plainText(attempt.model ?? "") || "the agent's own"],
+          ["Model", plainText(attempt.model ?? "") || "the agent's default"],
           [
-            "Took",
+            "Time",
             !attempt.started_at ? (
-              "waits for its turn"
+              "queued"
             ) : attempt.ended_at ? (
               duration(Date.parse(attempt.ended_at) - Date.parse(attempt.started_at))
             ) : (
@@ -174,7 +155,7 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
             ),
           ],
           ["Cost so far", <Cost key="cost" attempt={attempt} budget={task.budget} />],
-          ["Tokens, as it says", tokens],
+          ["Tokens", tokens],
           [
             "Branch",
             <code key="branch" className="font-mono text-xs">
@@ -195,13 +176,11 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
           </Link>
         </p>
       )}
-      {attempt.summary && (
-        <p className="border-t border-line px-4 py-3 break-words whitespace-pre-wrap">{paragraphs(attempt.summary)}</p>
-      )}
+      {attempt.summary && <Markdown text={attempt.summary} className="border-t border-line px-4 py-3" />}
       {attempt.error && (
         <p className="border-t border-line px-4 py-3 break-words text-bad">
           {plainText(attempt.error.message)}
-          {attempt.error.step && ` (at ${plainText(attempt.error.step)})`}
+          {attempt.error.step && ` (${plainText(nameOfStep(attempt.error.step))})`}
         </p>
       )}
       <Loaded query={steps}>
@@ -211,25 +190,13 @@ function Inside({ attempt, task }: { attempt: Attempt; task: Task }) {
               aria-label={`Steps of attempt ${attempt.number}`}
               className="border-t border-line py-1.5 md:columns-2 md:gap-0"
             >
-              {lines.map((step) => (
-                <StepLine key={step.name} step={step} />
+              {lines.filter(isShown).map((step) => (
+                <StepLine key={step.name} step={step} failed={failed.has(step.name)} />
               ))}
             </ol>
           )
         }
       </Loaded>
-      {attempt.execution_id && (
-        <div className="border-t border-line">
-          <p className="px-4 py-1.5 text-xs text-dim">What the agent writes</p>
-          <Tail
-            execution={attempt.execution_id}
-            label={`What the agent of attempt ${attempt.number} writes`}
-            className="max-h-72 min-h-16"
-          />
-        </div>
-      )}
-      {attempt.sandbox_id && !attempt.ended_at && <SoFar sandbox={attempt.sandbox_id} />}
-      {attempt.sandbox_id && <TerminalHere sandbox={attempt.sandbox_id} />}
     </>
   );
 }

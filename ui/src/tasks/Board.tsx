@@ -1,34 +1,26 @@
 // The board: tasks in columns, as people ordered them, live.
-import { memo, useCallback, useMemo, useState, type FormEvent } from "react";
-import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { useCallback, useMemo, useState, type FormEvent } from "react";
+import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useMutation } from "@tanstack/react-query";
 import {
-  closestCorners,
-  pointerWithin,
   DndContext,
   DragOverlay,
   KeyboardSensor,
-  PointerSensor,
+  MouseSensor,
+  TouchSensor,
   useDroppable,
   useSensor,
   useSensors,
   type Announcements,
-  type CollisionDetection,
   type DragEndEvent,
   type UniqueIdentifier,
 } from "@dnd-kit/core";
-import {
-  SortableContext,
-  sortableKeyboardCoordinates,
-  useSortable,
-  verticalListSortingStrategy,
-} from "@dnd-kit/sortable";
-import { GripVertical, Plus, TriangleAlert } from "lucide-react";
+import { SortableContext, verticalListSortingStrategy } from "@dnd-kit/sortable";
+import { Plus } from "lucide-react";
 import { useAgentNames } from "../api/agents";
 import type { BoardSearch } from "../router";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
-import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { classes } from "../ui/classes";
 import { ErrorBox, Loading, toastError } from "../ui/feedback";
@@ -36,12 +28,16 @@ import { SelectField, TextField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Page } from "../ui/layout";
 import { useTyped } from "../ui/typed";
+import { useActivities, type Activity } from "./activity";
 import { Drawer } from "./Drawer";
+import { FirstSteps } from "./FirstSteps";
+import { inColumns, steps } from "./moving";
 import { NewTask } from "./NewTask";
+import { StartDialog } from "./StartDialog";
+import { CardFace, TaskCard } from "./TaskCard";
 import {
   COLUMNS,
   PRIORITIES,
-  PRIORITY_TONES,
   useColumns,
   useFreshTasks,
   useMove,
@@ -49,67 +45,6 @@ import {
   type Task,
   type TaskState,
 } from "./tasks";
-
-function Face({ task, agent, handle }: { task: Task; agent?: string; handle?: React.ReactNode }) {
-  return (
-    <div className="space-y-2 rounded-md border border-line bg-surface p-2.5 shadow-xs">
-      <div className="flex items-start gap-1">
-        <Link
-          to="/board"
-          search={(old) => ({ ...old, task: task.id })}
-          className="min-w-0 flex-1 font-medium break-words hover:underline"
-        >
-          {plainText(task.title)}
-        </Link>
-        {handle}
-      </div>
-      <div className="flex flex-wrap items-center gap-1.5 text-xs text-dim">
-        {task.needs_attention && (
-          <Badge tone="warn">
-            <TriangleAlert aria-hidden className="size-3" />
-            {plainText(task.needs_attention.code).replaceAll("_", " ")}
-          </Badge>
-        )}
-        {task.priority !== "medium" && <Badge tone={PRIORITY_TONES[task.priority]}>{task.priority}</Badge>}
-        {task.labels.slice(0, 4).map((label) => (
-          <Badge key={label}>{plainText(label)}</Badge>
-        ))}
-        {agent !== undefined && <span className="truncate">{agent}</span>}
-        {task.attempts > 1 && <span>attempt {task.attempts}</span>}
-      </div>
-    </div>
-  );
-}
-
-const CardOf = memo(function CardOf({ task, agent, movable }: { task: Task; agent?: string; movable: boolean }) {
-  const { setNodeRef, attributes, listeners, transform, transition, isDragging } = useSortable({
-    id: task.id,
-    disabled: !movable,
-  });
-  const handle = movable && (
-    <button
-      type="button"
-      {...attributes}
-      {...listeners}
-      aria-label={`Move ${plainText(task.title)}`}
-      className="shrink-0 cursor-grab touch-none rounded p-0.5 text-dim hover:bg-raised"
-    >
-      <GripVertical aria-hidden className="size-4" />
-    </button>
-  );
-  return (
-    <li
-      ref={setNodeRef}
-      className={classes("[content-visibility:auto] [contain-intrinsic-size:auto_72px]", isDragging && "opacity-40")}
-      style={{
-        transform: transform === null ? undefined : `translate3d(${transform.x}px, ${transform.y}px, 0)`,
-        transition,
-      }}
-    >
-      <Face task={task} agent={agent} handle={handle} />
-    </li>
-  );
-});
 
 function QuickAdd() {
   const fresh = useFreshTasks();
@@ -171,10 +106,11 @@ interface ColumnProps {
   name: string;
   tasks: Task[];
   names: Map<string, string>;
+  activityOf: (task: Task) => Activity;
   movable: boolean;
 }
 
-function Column({ state, name, tasks, names, movable }: ColumnProps) {
+function Column({ state, name, tasks, names, activityOf, movable }: ColumnProps) {
   const { setNodeRef, isOver } = useDroppable({ id: `column:${state}` });
   const { most, end } = useGrowing();
   const drawn = tasks.slice(0, most);
@@ -200,9 +136,10 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
           )}
         >
           {drawn.map((task) => (
-            <CardOf
+            <TaskCard
               key={task.id}
               task={task}
+              activity={activityOf(task)}
               agent={task.agent_id ? (names.get(task.agent_id) ?? undefined) : undefined}
               movable={movable}
             />
@@ -215,12 +152,12 @@ function Column({ state, name, tasks, names, movable }: ColumnProps) {
   );
 }
 
-/** A mouse drops where it points: corners of a tall, empty column are farther away than those of a card next to it.
- *  Keys have no pointer, so corners decide for them. */
-const under: CollisionDetection = (drag) => {
-  const pointed = pointerWithin(drag);
-  return pointed.length > 0 ? pointed : closestCorners(drag);
-};
+/** The click that ends a drag is not a click on the card, which is a link. */
+function swallowClick() {
+  const swallow = (event: MouseEvent) => event.preventDefault();
+  addEventListener("click", swallow, { capture: true });
+  return () => void setTimeout(() => removeEventListener("click", swallow, { capture: true }), 0);
+}
 
 export function Board() {
   // What is looked at is in the address, so that it can be sent to somebody, and come back to.
@@ -230,12 +167,16 @@ export function Board() {
     priority = "",
     waiting = false,
     all: hidden = false,
+    new: making = false,
   } = useSearch({ from: "/shell/board" });
   const navigate = useNavigate({ from: "/board" });
   const look = (next: BoardSearch) => void navigate({ search: (old) => ({ ...old, ...next }), replace: true });
   const [text, setText] = useTyped(q, (typed) => look({ q: typed || undefined }));
-  const [making, setMaking] = useState(false);
+  const setMaking = (open: boolean) => look({ new: open || undefined });
   const [dragged, setDragged] = useState<string>();
+  const [clicks, setClicks] = useState<{ back: () => void }>();
+  const [starting, setStarting] = useState<{ task: Task; place: Place }>();
+  const activityOf = useActivities();
   const shown = COLUMNS.filter((column) => hidden || !column.hidden);
   const queries = useColumns(shown.map((column) => column.state));
   const names = useAgentNames();
@@ -246,8 +187,13 @@ export function Board() {
   );
   const move = useMove(columns);
   const sensors = useSensors(
-    useSensor(PointerSensor, { activationConstraint: { distance: 5 } }),
-    useSensor(KeyboardSensor, { coordinateGetter: sortableKeyboardCoordinates }),
+    useSensor(MouseSensor, { activationConstraint: { distance: 5 } }),
+    // A finger scrolls; it lifts a card by staying on it.
+    useSensor(TouchSensor, { activationConstraint: { delay: 250, tolerance: 8 } }),
+    useSensor(KeyboardSensor, {
+      coordinateGetter: steps,
+      keyboardCodes: { start: ["Space"], cancel: ["Escape"], end: ["Space", "Enter", "Tab"] },
+    }),
   );
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const wanted = (task: Task) => {
@@ -256,19 +202,34 @@ export function Board() {
     return (
       words.every((word) => all.includes(word)) &&
       (priority === "" || task.priority === priority) &&
-      (!waiting || Boolean(task.needs_attention))
+      (!waiting || activityOf(task).needs !== undefined)
     );
   };
   const find = (id: string) => [...columns.values()].flat().find((task) => task.id === id);
 
-  const drop = ({ active, over }: DragEndEvent) => {
+  const put = (task: Task, to: TaskState, place: Place) => {
+    // A card in progress that nobody works on looks like work: offer to start it.
+    if (to === "in_progress" && task.state !== to && !activityOf(task).working) return setStarting({ task, place });
+    move.mutate({ task, to, place });
+  };
+  const lift = (id: UniqueIdentifier) => {
+    setDragged(String(id));
+    setClicks({ back: swallowClick() });
+  };
+  const settle = () => {
     setDragged(undefined);
+    clicks?.back();
+    setClicks(undefined);
+  };
+
+  const drop = ({ active, over }: DragEndEvent) => {
+    settle();
     const task = find(String(active.id));
     if (task === undefined || over === null || over.id === active.id) return;
     const onto = String(over.id);
     if (onto.startsWith("column:")) {
       const to = onto.slice("column:".length) as TaskState;
-      if (to !== task.state) move.mutate({ task, to, place: "last" });
+      if (to !== task.state) put(task, to, "last");
       return;
     }
     const other = find(onto);
@@ -278,7 +239,7 @@ export function Board() {
     // Downwards within a column it comes after the one it was dropped on, else before it.
     const before = from !== -1 && from < at ? other : tasks[at - 1];
     const place: Place = before === undefined ? "first" : { after: before.id };
-    move.mutate({ task, to: other.state, place });
+    put(task, other.state, place);
   };
 
   // For those who do not see it: titles and columns, not the ids that are moved.
@@ -346,7 +307,7 @@ export function Board() {
           className={waiting ? "text-accent" : undefined}
           onClick={() => look({ waiting: !waiting || undefined })}
         >
-          Needs a person
+          Needs you
         </Button>
         <Button
           aria-pressed={hidden}
@@ -356,6 +317,10 @@ export function Board() {
           Backlog and cancelled
         </Button>
       </div>
+      <FirstSteps
+        hasTasks={[...columns.values()].some((tasks) => tasks.length > 0)}
+        onNewTask={() => setMaking(true)}
+      />
       {failed !== undefined ? (
         <ErrorBox error={failed.error} retry={() => void failed.refetch()} />
       ) : queries.some((query) => query.isPending) ? (
@@ -364,9 +329,9 @@ export function Board() {
         <DndContext
           sensors={sensors}
           accessibility={{ announcements }}
-          collisionDetection={under}
-          onDragStart={({ active }) => setDragged(String(active.id))}
-          onDragCancel={() => setDragged(undefined)}
+          collisionDetection={inColumns}
+          onDragStart={({ active }) => lift(active.id)}
+          onDragCancel={settle}
           onDragEnd={drop}
         >
           <div
@@ -382,14 +347,22 @@ export function Board() {
                 name={column.name}
                 tasks={(columns.get(column.state) ?? []).filter(wanted)}
                 names={names}
+                activityOf={activityOf}
                 movable={may("write")}
               />
             ))}
           </div>
-          <DragOverlay>{lifted !== undefined && <Face task={lifted} />}</DragOverlay>
+          <DragOverlay>{lifted !== undefined && <CardFace task={lifted} activity={activityOf(lifted)} />}</DragOverlay>
         </DndContext>
       )}
       {making && <NewTask onClose={() => setMaking(false)} />}
+      {starting !== undefined && (
+        <StartDialog
+          task={starting.task}
+          onMoveOnly={() => move.mutate({ task: starting.task, to: "in_progress", place: starting.place })}
+          onClose={() => setStarting(undefined)}
+        />
+      )}
       {looked !== undefined && (
         <Drawer
           key={looked}

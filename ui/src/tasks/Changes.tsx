@@ -1,19 +1,22 @@
 // What the attempts at a task changed: its pull request with checks and the button, and the diff, whose comments go to the agent.
 import { useMemo } from "react";
-import { useQuery } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { toast } from "sonner";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
 import { DiffView, type NewRemark } from "../repositories/DiffView";
-import { Checks, MergeActions, PULL_TONES } from "../repositories/Merge";
+import { MergeActions, PULL_TONES } from "../repositories/Merge";
 import { Badge } from "../ui/Badge";
-import { Loaded, toastError } from "../ui/feedback";
+import { Button } from "../ui/Button";
+import { Empty, Loaded, toastError } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
-import { Prose } from "../ui/Prose";
+import { Markdown } from "../ui/Markdown";
 import { ownPull, PullLink } from "../work/PullLink";
+import type { Attempt } from "./AttemptCard";
 import { useMessages } from "./Messages";
 import { toMessage, toRemark } from "./remarks";
+import { SoFar } from "./SoFar";
 import { useFreshTasks, type Task } from "./tasks";
 
 /** What this page says of a task already is left out of the words of its pull request: they are for forges. */
@@ -25,7 +28,7 @@ const withoutIds = (body: string) =>
     .join("\n");
 
 /** The pull request of a task: by its address, or by the branch of its attempts. */
-function usePull(task: Task) {
+export function usePull(task: Task) {
   const own = task.pull_url ? ownPull(task.pull_url) : undefined;
   // A repository of this server's is named by its name; what was before a slash says where it is.
   const repository = own?.repository ?? task.repository?.split("/").at(-1) ?? "";
@@ -54,7 +57,63 @@ function usePull(task: Task) {
   return { repository, pull: named.data ?? found.data?.items[0] };
 }
 
-export function Changes({ task }: { task: Task }) {
+/** The buttons of a task's pull request, for the head of its page. */
+export function PullActions({ task }: { task: Task }) {
+  const { repository, pull } = usePull(task);
+  return pull === undefined ? null : <MergeActions repository={repository} pull={pull} />;
+}
+
+/** What there is to see before a pull request exists: the sandbox's changes, or the branch that a failed attempt pushed. */
+function WithoutPull({ task, attempt, repository }: { task: Task; attempt: Attempt | undefined; repository: string }) {
+  const queries = useQueryClient();
+  const open = useMutation({
+    mutationFn: () =>
+      take(
+        api.POST("/api/v1/repositories/{repository}/pulls", {
+          params: { path: { repository } },
+          body: { head: task.branch ?? "", title: task.title.slice(0, 256), draft: true },
+        }),
+      ),
+    onSuccess: () => queries.invalidateQueries({ queryKey: ["repositories", repository] }),
+    onError: toastError,
+  });
+  if (task.pull_url) {
+    return (
+      <Card title="Pull request">
+        <p className="px-4 py-3">
+          <PullLink url={task.pull_url} />
+        </p>
+      </Card>
+    );
+  }
+  const live = attempt !== undefined && !attempt.ended_at && attempt.sandbox_id;
+  return (
+    <>
+      {live && <SoFar sandbox={live} />}
+      {!live && task.branch && task.commit ? (
+        <Card title="Work without a pull request">
+          <div className="flex flex-wrap items-center justify-between gap-3 p-4">
+            <p className="min-w-0 flex-1 basis-64">
+              The attempt pushed its work to <code className="font-mono text-xs">{plainText(task.branch)}</code> and
+              opened no pull request. Open a draft to see the changes and comment on them.
+            </p>
+            <Button tone="primary" disabled={!may("write")} busy={open.isPending} onClick={() => open.mutate()}>
+              Open a draft pull request
+            </Button>
+          </div>
+        </Card>
+      ) : (
+        !live && (
+          <Card>
+            <Empty title="No changes yet">Start the task; its changes show here while the agent works.</Empty>
+          </Card>
+        )
+      )}
+    </>
+  );
+}
+
+export function Changes({ task, attempt }: { task: Task; attempt: Attempt | undefined }) {
   const { repository, pull } = usePull(task);
   const diff = useQuery({
     // Another commit is another diff.
@@ -83,16 +142,14 @@ export function Changes({ task }: { task: Task }) {
     return [...(reviewed.data?.items ?? []), ...waiting];
   }, [reviewed.data, said.data]);
   const fresh = useFreshTasks();
-  if (pull === undefined) {
-    return task.pull_url ? (
-      <Card title="Pull request">
-        <p className="px-4 py-3">
-          <PullLink url={task.pull_url} />
-        </p>
-      </Card>
-    ) : null;
-  }
-  // A comment here is for the agent: its next turn.
+  if (pull === undefined) return <WithoutPull task={task} attempt={attempt} repository={repository} />;
+  const working = attempt !== undefined && !attempt.ended_at;
+  const startAgain = () =>
+    take(api.POST("/api/v1/tasks/{task}/start", { params: { path: { task: task.id } }, body: {} })).then(
+      fresh,
+      toastError,
+    );
+  // A comment here is for the agent: its next turn, or its next attempt.
   const toAgent = async (remark: NewRemark, text: string) => {
     try {
       await take(
@@ -101,7 +158,9 @@ export function Changes({ task }: { task: Task }) {
           body: toMessage(remark, text),
         }),
       );
-      toast.success("The agent will read it");
+      toast.success(working ? "Sent; the agent reads it after its current turn" : "Saved for the next attempt", {
+        ...(working ? {} : { action: { label: "Start it", onClick: () => void startAgain() } }),
+      });
       await fresh();
     } catch (error) {
       toastError(error);
@@ -117,16 +176,10 @@ export function Changes({ task }: { task: Task }) {
             <Badge tone={PULL_TONES[pull.state] ?? "dim"}>{pull.draft ? "draft" : pull.state}</Badge>
           </span>
         }
-        actions={
-          <div className="flex flex-wrap items-center gap-2">
-            <MergeActions repository={repository} pull={pull} />
-          </div>
-        }
       >
         <p className="px-4 pt-3 font-medium">{plainText(pull.title)}</p>
-        <Prose text={withoutIds(pull.body.slice(0, 4000))} className="px-4 pt-1 pb-3" />
+        <Markdown text={withoutIds(pull.body.slice(0, 4000))} className="px-4 pt-1 pb-3" />
       </Card>
-      <Checks repository={repository} commit={pull.head_commit} />
       <Loaded query={diff} what="Comparing">
         {(shown) => <DiffView diff={shown} remarks={remarks} onRemark={may("write") ? toAgent : undefined} />}
       </Loaded>

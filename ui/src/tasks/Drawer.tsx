@@ -11,7 +11,7 @@ import { Messages } from "./Messages";
 import { History, NeedsAttention, useTaskWork, Wanted } from "./TaskParts";
 
 export function Drawer({ id, onClose }: { id: string; onClose: () => void }) {
-  const { task, error, attempts, actions, dialogs } = useTaskWork(id);
+  const { task, error, attempts, working, actions, dialogs } = useTaskWork(id);
   return (
     <Radix.Root open onOpenChange={(open) => !open && onClose()}>
       <Radix.Portal>
@@ -56,7 +56,7 @@ export function Drawer({ id, onClose }: { id: string; onClose: () => void }) {
                   <AttemptCard key={attempt.run_id} attempt={attempt} task={task} open />
                 ))}
                 <Artifacts of={{ task_id: id }} />
-                <Messages task={task} />
+                <Messages task={task} working={working} />
                 <History id={id} />
               </>
             )}

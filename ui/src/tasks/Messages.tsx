@@ -1,18 +1,21 @@
-// What people and the agent said to each other about a task.
+// What people say to the agent of a task.
 import { useState, type FormEvent } from "react";
 import { useMutation, useQuery } from "@tanstack/react-query";
+import { Clock, Send } from "lucide-react";
 import { api, take } from "../api/client";
+import { useNameOf } from "../api/people";
 import { may } from "../api/session";
 import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { Empty, ErrorBox, Loaded } from "../ui/feedback";
-import { CheckField, TextArea } from "../ui/fields";
-import { paragraphs, plainText } from "../ui/format";
+import { TextArea } from "../ui/fields";
+import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
+import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
 import { useFreshTasks, type Task } from "./tasks";
 
-/** Which line a message is about, where it is about one. */
+/** Which line a message is about, if it is about one. */
 function place(about: unknown): string | undefined {
   if (typeof about !== "object" || about === null) return undefined;
   const { file, line } = about as { file?: unknown; line?: unknown };
@@ -28,75 +31,114 @@ export function useMessages(task: string) {
   });
 }
 
-export function Messages({ task }: { task: Task }) {
+/** Messages that no agent has read yet. */
+export function Waiting({ task }: { task: Task }) {
+  const unread = (useMessages(task.id).data?.items ?? []).filter((message) => !message.run_id);
+  if (unread.length === 0) return null;
+  return (
+    <ul aria-label="Comments that the agent has not read" className="max-h-40 overflow-y-auto border-t border-line">
+      {unread.map((message) => (
+        <li key={message.number} className="flex gap-2 px-4 py-1.5 text-dim">
+          <Clock aria-hidden className="mt-0.5 size-4 shrink-0" />
+          <p className="min-w-0 flex-1 truncate">
+            {place(message.about) !== undefined && (
+              <span className="mr-2 font-mono text-xs">{place(message.about)}</span>
+            )}
+            {plainText(message.body)}
+          </p>
+          <span className="shrink-0 text-xs">not read yet</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+export function Composer({ task, working }: { task: Task; working: boolean }) {
   const fresh = useFreshTasks();
   const [body, setBody] = useState("");
-  const [start, setStart] = useState(false);
-  const query = useMessages(task.id);
   const say = useMutation({
-    mutationFn: () =>
+    mutationFn: (start: boolean) =>
       take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: { body, start } })),
     onSuccess: () => {
       setBody("");
       void fresh();
     },
   });
+  if (!may("write")) return null;
+  const starts = !working && task.attempts > 0;
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    say.mutate();
+    if (body.trim() !== "") say.mutate(starts);
   };
   return (
-    <Card
-      title="Said to the agent"
-      actions={
+    <form onSubmit={submit} className="space-y-2 border-t border-line p-3">
+      <TextArea
+        label="Comment for the agent"
+        hideLabel
+        required
+        value={body}
+        onChange={(event) => setBody(event.target.value)}
+        className="min-h-14 font-sans"
+        placeholder={
+          working
+            ? "Comment for the agent: it reads it after its current turn"
+            : starts
+              ? "Comment for the agent, and start another attempt"
+              : "Comment for the agent: it reads it when the task starts"
+        }
+      />
+      {say.error !== null && <ErrorBox error={say.error} />}
+      <div className="flex items-center justify-end gap-2">
         <CopyAs recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/messages`, { body: body || "why?" }) }} />
-      }
-    >
+        {starts && (
+          <Button busy={say.isPending} disabled={body.trim() === ""} onClick={() => say.mutate(false)}>
+            Comment only
+          </Button>
+        )}
+        <Button
+          type="submit"
+          tone="primary"
+          busy={say.isPending}
+          disabled={body.trim() === ""}
+          icon={<Send aria-hidden className="size-4" />}
+        >
+          {starts ? "Send and start again" : "Send"}
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+/** All comments, read or not, with the form: for the drawer. */
+export function Messages({ task, working }: { task: Task; working: boolean }) {
+  const query = useMessages(task.id);
+  const nameOf = useNameOf();
+  return (
+    <Card title="Comments">
       <Loaded query={query}>
         {({ items }) =>
           items.length === 0 ? (
-            <Empty title="Nothing was said yet" />
+            <Empty title="No comments yet" />
           ) : (
             <ol className="divide-y divide-line">
               {items.map((message) => (
                 <li key={message.number} className="px-4 py-3">
                   <p className="flex gap-2 text-dim">
-                    <span className="font-medium text-ink">{plainText(message.author)}</span>
+                    <span className="font-medium text-ink">{plainText(nameOf(message.author))}</span>
                     <Ago at={message.created_at} />
+                    {!message.run_id && <span className="text-xs">not read yet</span>}
                   </p>
                   {place(message.about) !== undefined && (
                     <p className="mt-1 font-mono text-xs break-all text-dim">{place(message.about)}</p>
                   )}
-                  <p className="mt-1 whitespace-pre-wrap">{paragraphs(message.body)}</p>
+                  <Markdown text={message.body} className="mt-1" />
                 </li>
               ))}
             </ol>
           )
         }
       </Loaded>
-      {may("write") && (
-        <form onSubmit={submit} className="space-y-3 border-t border-line p-4">
-          <TextArea
-            label="Say something"
-            required
-            value={body}
-            onChange={(event) => setBody(event.target.value)}
-            className="font-sans"
-            hint="While it works this is its next turn; later it is the next attempt's."
-          />
-          <CheckField
-            label="And start another attempt"
-            checked={start}
-            onChange={(event) => setStart(event.target.checked)}
-          />
-          {say.error !== null && <ErrorBox error={say.error} />}
-          <div className="flex justify-end">
-            <Button type="submit" tone="primary" busy={say.isPending}>
-              Say it
-            </Button>
-          </div>
-        </form>
-      )}
+      <Composer task={task} working={working} />
     </Card>
   );
 }

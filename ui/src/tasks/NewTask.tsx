@@ -1,17 +1,15 @@
-// What is to be done, by whom, from where: a new task, or one that is changed.
-import { useState, type FormEvent } from "react";
+// The form of a task: a new one, or one that is edited.
+import { useState, type FormEvent, type ReactNode } from "react";
 import { useMutation } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { useAgents } from "../api/agents";
 import { api, take, type Schemas } from "../api/client";
-import { useRepositories } from "../repositories/Repositories";
 import { Button } from "../ui/Button";
 import { CopyAs, curl, type Recipe } from "../ui/CopyAs";
 import { Dialog } from "../ui/Dialog";
-import { ErrorBox } from "../ui/feedback";
+import { ErrorBox, toastError } from "../ui/feedback";
 import { SelectField, TextArea, TextField } from "../ui/fields";
-import { plainText } from "../ui/format";
 import { writeTagged } from "../settings/tagged";
+import { AgentField, RepositoryField } from "./choices";
 import { PRIORITIES, useFreshTasks, type Priority, type Task } from "./tasks";
 
 interface Values {
@@ -25,6 +23,7 @@ interface Values {
   labels: string;
   budget: string;
   priority: Priority;
+  onReview: Schemas["TaskOnReview"];
 }
 
 const BLANK: Values = {
@@ -38,6 +37,7 @@ const BLANK: Values = {
   labels: "",
   budget: "",
   priority: "medium",
+  onReview: "wait",
 };
 
 const toLabels = (text: string) =>
@@ -50,55 +50,40 @@ interface Props {
   title: string;
   action: string;
   values: Values;
+  /** As they were when the form was opened. */
+  before: Values;
   onChange: (values: Values) => void;
   make: { mutate: () => void; error: unknown; isPending: boolean };
   recipe: Recipe;
   onClose: () => void;
+  /** More ways to send it, next to the main one. */
+  also?: ReactNode;
 }
 
-function TaskForm({ title, action, values, onChange, make, recipe, onClose }: Props) {
-  const agents = useAgents();
-  const repositories = useRepositories();
+function TaskForm({ title, action, values, before, onChange, make, recipe, onClose, also }: Props) {
   const set = (name: keyof Values) => (event: { target: { value: string } }) =>
     onChange({ ...values, [name]: event.target.value });
   const submit = (event: FormEvent) => {
     event.preventDefault();
     make.mutate();
   };
-  const known = repositories.data?.items.some((one) => one.name === values.repository) === true;
+  const dirty = JSON.stringify(values) !== JSON.stringify(before);
   return (
-    <Dialog open onClose={onClose} title={title} wide>
+    <Dialog open onClose={onClose} title={title} wide dirty={dirty}>
       <form onSubmit={submit} className="space-y-4">
         <TextField label="Title" required autoFocus value={values.title} onChange={set("title")} />
         <TextArea
-          label="What is to be done"
+          label="Description"
           value={values.description}
           onChange={set("description")}
           className="min-h-32 font-sans"
           hint="The agent reads this."
         />
         <div className="grid gap-4 sm:grid-cols-2">
-          <SelectField label="Repository" value={values.repository} onChange={set("repository")}>
-            <option value="">None yet</option>
-            {!known && values.repository !== "" && (
-              <option value={values.repository}>{plainText(values.repository)}</option>
-            )}
-            {repositories.data?.items.map((one) => (
-              <option key={one.id} value={one.name}>
-                {plainText(one.name)}
-              </option>
-            ))}
-          </SelectField>
+          <RepositoryField value={values.repository} onChange={(repository) => onChange({ ...values, repository })} />
           <TextField label="From branch" value={values.base} onChange={set("base")} placeholder="the default branch" />
-          <SelectField label="Agent" value={values.agent} onChange={set("agent")}>
-            <option value="">Nobody yet</option>
-            {agents.data?.items.map((one) => (
-              <option key={one.id} value={one.id}>
-                {plainText(one.name)}
-              </option>
-            ))}
-          </SelectField>
-          <TextField label="Model" value={values.model} onChange={set("model")} placeholder="the agent's own" />
+          <AgentField value={values.agent} onChange={(agent) => onChange({ ...values, agent })} />
+          <TextField label="Model" value={values.model} onChange={set("model")} placeholder="the agent's default" />
           <SelectField label="Priority" value={values.priority} onChange={set("priority")}>
             {PRIORITIES.map((one) => (
               <option key={one}>{one}</option>
@@ -111,7 +96,7 @@ function TaskForm({ title, action, values, onChange, make, recipe, onClose }: Pr
             value={values.check}
             onChange={set("check")}
             placeholder="make test"
-            hint="Must succeed before the pull request."
+            hint="A command that must pass before the pull request is opened."
           />
           <TextField
             label="Budget"
@@ -120,13 +105,18 @@ function TaskForm({ title, action, values, onChange, make, recipe, onClose }: Pr
             step="any"
             value={values.budget}
             onChange={set("budget")}
-            hint="What one attempt may cost."
+            hint="What all attempts may cost together."
           />
+          <SelectField label="After a review" value={values.onReview} onChange={set("onReview")}>
+            <option value="wait">Wait for me</option>
+            <option value="start">Start the next attempt</option>
+          </SelectField>
         </div>
         {make.error !== null && <ErrorBox error={make.error} />}
         <div className="flex justify-end gap-2">
           <CopyAs recipe={recipe} />
           <Button onClick={onClose}>Cancel</Button>
+          {also}
           <Button type="submit" tone="primary" busy={make.isPending}>
             {action}
           </Button>
@@ -140,12 +130,13 @@ export function NewTask({ onClose }: { onClose: () => void }) {
   const navigate = useNavigate();
   const fresh = useFreshTasks();
   const [values, setValues] = useState(BLANK);
-  const { title, description, priority, repository, base, agent, model, check, labels, budget } = values;
+  const { title, description, priority, repository, base, agent, model, check, labels, budget, onReview } = values;
   const body = (): Schemas["NewTask"] => ({
     title,
     description,
     priority,
     state: "todo",
+    on_review: onReview,
     labels: toLabels(labels),
     ...(repository === "" ? {} : { repository }),
     ...(base === "" ? {} : { base_branch: base }),
@@ -154,20 +145,36 @@ export function NewTask({ onClose }: { onClose: () => void }) {
     ...(check === "" ? {} : { check_command: check }),
     ...(budget === "" ? {} : { budget: Number(budget) }),
   });
+  const create = async (start: boolean) => {
+    const task = await take(api.POST("/api/v1/tasks", { body: body() }));
+    const params = { path: { task: task.id } };
+    // The task exists by now. If it cannot start, its page says why and has the button.
+    if (start) await take(api.POST("/api/v1/tasks/{task}/start", { params, body: {} })).catch(toastError);
+    return task;
+  };
   const make = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/tasks", { body: body() })),
+    mutationFn: (start: boolean) => create(start),
     onSuccess: async (task) => {
       await fresh();
       await navigate({ to: "/tasks/$task", params: { task: task.id } });
     },
   });
+  const ready = title.trim() !== "" && repository !== "" && agent !== "";
   return (
     <TaskForm
       title="New task"
-      action="Make it"
+      action={ready ? "Create and start" : "Create"}
+      also={
+        ready && (
+          <Button busy={make.isPending} onClick={() => make.mutate(false)}>
+            Create
+          </Button>
+        )
+      }
       values={values}
+      before={BLANK}
       onChange={setValues}
-      make={make}
+      make={{ ...make, mutate: () => make.mutate(ready) }}
       recipe={{ curl: curl("POST", "/api/v1/tasks", body()) }}
       onClose={onClose}
     />
@@ -177,7 +184,7 @@ export function NewTask({ onClose }: { onClose: () => void }) {
 export function EditTask({ task, onClose }: { task: Task; onClose: () => void }) {
   const fresh = useFreshTasks();
   const [version] = useState(task.version);
-  const [values, setValues] = useState<Values>(() => ({
+  const [before] = useState<Values>(() => ({
     title: task.title,
     description: task.description,
     repository: task.repository ?? "",
@@ -188,7 +195,9 @@ export function EditTask({ task, onClose }: { task: Task; onClose: () => void })
     labels: task.labels.join(", "),
     budget: task.budget === null || task.budget === undefined ? "" : String(task.budget),
     priority: task.priority,
+    onReview: task.on_review,
   }));
+  const [values, setValues] = useState(before);
   const all = {
     title: values.title,
     description: values.description,
@@ -201,6 +210,7 @@ export function EditTask({ task, onClose }: { task: Task; onClose: () => void })
     model: values.model || null,
     check_command: values.check || null,
     budget: values.budget === "" ? null : Number(values.budget),
+    on_review: values.onReview,
   };
   // Only what was changed: some of it is refused while an attempt is under way.
   const body = Object.fromEntries(
@@ -218,9 +228,10 @@ export function EditTask({ task, onClose }: { task: Task; onClose: () => void })
   });
   return (
     <TaskForm
-      title="Change the task"
+      title="Edit the task"
       action="Save"
       values={values}
+      before={before}
       onChange={setValues}
       make={save}
       recipe={{ curl: curl("PATCH", `/api/v1/tasks/${task.id}`, body) }}

@@ -1,42 +1,52 @@
-// What an agent has changed and not yet committed. It is asked for by a click: git has to look through all of it.
-import { useMutation } from "@tanstack/react-query";
-import { FileDiff } from "lucide-react";
+// What an agent has changed and not committed yet. It is looked at again every few seconds while this is open.
+import { useQuery } from "@tanstack/react-query";
 import { api, take } from "../api/client";
 import { useSandbox } from "../api/sandboxes";
 import { PatchLines } from "../repositories/DiffView";
 import { parsePatch } from "../repositories/patch";
-import { Button } from "../ui/Button";
-import { ErrorBox } from "../ui/feedback";
+import { Empty, Loaded } from "../ui/feedback";
 import { plainText } from "../ui/format";
+import { Card } from "../ui/layout";
+
+/** git has to look through all files, so not more often. */
+const AGAIN_MS = 8000;
 
 export function SoFar({ sandbox }: { sandbox: string }) {
-  const diff = useMutation({
-    mutationFn: () => take(api.GET("/api/v1/sandboxes/{id}/diff", { params: { path: { id: sandbox } } })),
+  // A paused sandbox stays paused.
+  const running = useSandbox(sandbox).data?.state === "running";
+  const diff = useQuery({
+    queryKey: ["sandbox-diff", sandbox],
+    queryFn: () => take(api.GET("/api/v1/sandboxes/{id}/diff", { params: { path: { id: sandbox } } })),
+    enabled: running,
+    refetchInterval: AGAIN_MS,
+    retry: false,
   });
-  // One that is paused stays so.
-  if (useSandbox(sandbox).data?.state !== "running") return null;
-  const files = diff.data === undefined ? [] : parsePatch(diff.data.patch);
+  if (!running) return null;
   return (
-    <div className="border-t border-line">
-      <div className="flex flex-wrap items-center justify-between gap-2 px-4 py-2">
-        <p role="status" className="text-dim">
-          {diff.data === undefined
-            ? ""
-            : files.length === 0
-              ? "Nothing differs from the last commit."
-              : `${files.length === 1 ? "1 file differs" : `${files.length} files differ`} from the last commit${diff.data.truncated ? "; there is more than is shown" : ""}.`}
-        </p>
-        <Button busy={diff.isPending} onClick={() => diff.mutate()} icon={<FileDiff aria-hidden className="size-4" />}>
-          {diff.data === undefined ? "What it has changed so far" : "Look again"}
-        </Button>
-      </div>
-      {diff.error !== null && <ErrorBox error={diff.error} className="mx-4 mb-4" />}
-      {files.map((file) => (
-        <div key={file.path} className="border-t border-line">
-          <p className="px-4 py-1.5 font-mono text-xs break-all">{plainText(file.path)}</p>
-          <PatchLines file={file} label={`So far of ${file.path}`} />
-        </div>
-      ))}
-    </div>
+    <Loaded query={diff} what="Looking for changes">
+      {({ patch, truncated }) => {
+        const files = parsePatch(patch);
+        if (files.length === 0) {
+          return (
+            <Card>
+              <Empty title="No changes yet">The agent has not changed any file since the last commit.</Empty>
+            </Card>
+          );
+        }
+        return (
+          <div className="space-y-3">
+            <p role="status" className="text-dim">
+              {files.length === 1 ? "1 file" : `${files.length} files`} changed since the last commit
+              {truncated ? "; there is more than is shown" : ""}. The agent is still at work.
+            </p>
+            {files.map((file) => (
+              <Card key={file.path} title={<span className="font-mono text-sm break-all">{plainText(file.path)}</span>}>
+                <PatchLines file={file} label={`Changes so far of ${file.path}`} />
+              </Card>
+            ))}
+          </div>
+        );
+      }}
+    </Loaded>
   );
 }

@@ -15,9 +15,11 @@ import { Button } from "../ui/Button";
 import { Confirm } from "../ui/Dialog";
 import { Loaded, toastError } from "../ui/feedback";
 import { SelectField } from "../ui/fields";
-import { moment, money, paragraphs, plainText } from "../ui/format";
+import { moment, money, plainText } from "../ui/format";
 import { Card, Facts } from "../ui/layout";
+import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
+import { needsOf } from "./activity";
 import { EditTask } from "./NewTask";
 import { StartDialog } from "./StartDialog";
 import { COLUMNS, PRIORITY_TONES, useFreshTasks, useTask, type Task } from "./tasks";
@@ -39,12 +41,12 @@ export function NeedsAttention({ task }: { task: Task }) {
     <div role="status" className="flex gap-3 rounded-lg border border-warn/40 bg-warn-soft p-4">
       <TriangleAlert aria-hidden className="mt-0.5 size-4 shrink-0 text-warn" />
       <p className="min-w-0 flex-1 break-words">
-        <span className="font-medium text-warn">{plainText(task.needs_attention.code).replaceAll("_", " ")}.</span>{" "}
+        <span className="font-medium text-warn">{needsOf(task.needs_attention.code)}.</span>{" "}
         {plainText(task.needs_attention.message)}
       </p>
       {may("write") && (
         <Button busy={seen.isPending} onClick={() => seen.mutate()}>
-          Seen
+          Dismiss
         </Button>
       )}
     </div>
@@ -55,10 +57,8 @@ export function Wanted({ task }: { task: Task }) {
   const names = useAgentNames();
   const currency = usePrices()?.currency ?? "USD";
   return (
-    <Card title="What is wanted">
-      {task.description !== "" && (
-        <p className="border-b border-line p-4 break-words whitespace-pre-wrap">{paragraphs(task.description)}</p>
-      )}
+    <Card title="Description">
+      {task.description !== "" && <Markdown text={task.description} className="border-b border-line p-4" />}
       <Facts
         facts={[
           [
@@ -68,10 +68,10 @@ export function Wanted({ task }: { task: Task }) {
             </Badge>,
           ],
           ["Labels", task.labels.map(plainText).join(", ") || "–"],
-          ["Repository", plainText(task.repository ?? "") || "none yet"],
+          ["Repository", plainText(task.repository ?? "") || "none"],
           ["From branch", plainText(task.base_branch ?? "") || "the default"],
-          ["Agent", plainText(task.agent_id ? (names.get(task.agent_id) ?? task.agent_id) : "nobody yet")],
-          ["Model", plainText(task.model ?? "") || "the agent's own"],
+          ["Agent", plainText(task.agent_id ? (names.get(task.agent_id) ?? task.agent_id) : "none")],
+          ["Model", plainText(task.model ?? "") || "the agent's default"],
           [
             "Check",
             task.check_command ? (
@@ -83,7 +83,8 @@ export function Wanted({ task }: { task: Task }) {
             ),
           ],
           ["Budget", task.budget === null || task.budget === undefined ? "none" : money(task.budget, currency)],
-          ["Made", <Ago key="made" at={task.created_at} />],
+          ["After a review", task.on_review === "start" ? "start the next attempt" : "wait for a person"],
+          ["Created", <Ago key="made" at={task.created_at} />],
         ]}
       />
     </Card>
@@ -96,7 +97,7 @@ export function History({ id }: { id: string }) {
     queryFn: () => take(api.GET("/api/v1/tasks/{task}/history", { params: { path: { task: id } } })),
   });
   return (
-    <Card title="History">
+    <Card title="Activity">
       <Loaded query={history}>
         {(moves) => (
           <ol className="divide-y divide-line">
@@ -142,7 +143,7 @@ export function useTaskWork(id: string) {
       take(api.PATCH("/api/v1/tasks/{task}", { params: { path: { task: id } }, body: { archived } })),
     onSuccess: (next) => {
       queries.setQueryData(["tasks", "one", id], next);
-      toast.success(next.archived_at ? "Archived; its address still shows it" : "It is on the board again");
+      toast.success(next.archived_at ? "Archived" : "Back on the board");
     },
     onError: toastError,
     onSettled: fresh,
@@ -166,7 +167,12 @@ export function useTaskWork(id: string) {
           </option>
         ))}
       </SelectField>
-      <Button disabled={!allowed} onClick={() => setOpen("edit")} icon={<Pencil aria-hidden className="size-4" />}>
+      <Button
+        data-key="e"
+        disabled={!allowed}
+        onClick={() => setOpen("edit")}
+        icon={<Pencil aria-hidden className="size-4" />}
+      >
         Edit
       </Button>
       {working ? (
@@ -188,12 +194,14 @@ export function useTaskWork(id: string) {
             Compete
           </Button>
           <Button
-            tone="primary"
+            // A pull request to merge is the next thing to do, if there is one.
+            tone={task.state === "in_review" || task.state === "done" ? "plain" : "primary"}
+            data-key="s"
             disabled={!allowed}
             onClick={() => setOpen("start")}
             icon={<Play aria-hidden className="size-4" />}
           >
-            {task.attempts > 0 ? "Try again" : "Start"}
+            {task.attempts > 0 ? "Retry" : "Start"}
           </Button>
         </>
       )}
@@ -213,7 +221,7 @@ export function useTaskWork(id: string) {
             className="z-50 w-44 rounded-lg border border-line bg-surface p-1 shadow-lg"
           >
             <DropdownMenu.Item onSelect={() => archive.mutate(!task.archived_at)} className={ITEM}>
-              {task.archived_at ? "Bring it back" : "Archive"}
+              {task.archived_at ? "Unarchive" : "Archive"}
             </DropdownMenu.Item>
             <DropdownMenu.Item
               disabled={working}
@@ -236,20 +244,20 @@ export function useTaskWork(id: string) {
         open={open === "cancel"}
         onClose={close}
         title="Cancel this attempt?"
-        action="Cancel it"
+        action="Cancel the attempt"
         danger
         onConfirm={async () => {
           await take(api.POST("/api/v1/tasks/{task}/cancel", { params: { path: { task: id } }, body: {} }));
           await fresh();
         }}
       >
-        The agent is stopped and its sandbox is put away. What it pushed stays.
+        The agent is stopped and its sandbox is destroyed. What it pushed stays.
       </Confirm>
       <Confirm
         open={open === "remove"}
         onClose={close}
         title={`Delete ${plainText(task.title)}?`}
-        action="Delete it"
+        action="Delete"
         danger
         onConfirm={async () => {
           await take(api.DELETE("/api/v1/tasks/{task}", { params: { path: { task: id } } }));
@@ -258,7 +266,7 @@ export function useTaskWork(id: string) {
           await fresh();
         }}
       >
-        Its attempts and all that was said go with it; branches and pull requests stay. Archive it to keep them.
+        Its attempts and comments are deleted; branches and pull requests stay. Archive it to keep everything.
       </Confirm>
     </>
   );

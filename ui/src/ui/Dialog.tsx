@@ -23,7 +23,7 @@ export function Dialog({ open, onClose, title, description, children, wide = fal
   return (
     <Radix.Root open={open} onOpenChange={(next) => !next && close()}>
       <Radix.Portal>
-        <Radix.Overlay className="fixed inset-0 z-40 bg-black/50" />
+        <Radix.Overlay className="fixed inset-0 z-50 bg-black/50" />
         <Radix.Content
           {...(description === undefined ? { "aria-describedby": undefined } : {})}
           className={classes(

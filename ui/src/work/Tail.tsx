@@ -8,6 +8,8 @@ import { described } from "../ui/feedback";
 
 const AGAIN_MS = 1200;
 const MOST_CHARACTERS = 48 * 1024;
+/** The log has a header for each piece, so this is about as many characters as are shown. */
+const TAIL_BYTES = 64 * 1024;
 
 interface Part {
   key: string;
@@ -30,7 +32,7 @@ function useTail(execution: string) {
       try {
         // What nobody sees is not asked for.
         if (!document.hidden) {
-          const params = { path: { execution }, query: { cursor } };
+          const params = { path: { execution }, query: cursor === undefined ? { tail: TAIL_BYTES } : { cursor } };
           const page = await take(api.GET("/api/v1/executions/{execution}/output", { params, signal: stop.signal }));
           if (stop.signal.aborted) return;
           const fresh = page.items.map((piece) => ({

@@ -28,6 +28,8 @@ use coffer_core::clock::rfc3339;
 use coffer_fleet::output::{Kind, LogPage, LogRecord};
 
 /// Bytes of a log read for one answer, and of output in one page.
+/// The most that is read back from the end of an output.
+const LONGEST_TAIL: u32 = 1 << 20;
 const READ_AT_ONCE: usize = 512 << 10;
 const LARGEST_PAGE: usize = 256 << 10;
 
@@ -251,7 +253,9 @@ pub(super) async fn output(
         ),
     };
     let (first, last) = row.positions.unwrap_or((0, 0));
-    let from = cursor.unwrap_or(0).max(first);
+    let tail = query.tail.map_or(i64::MAX, |bytes| i64::from(bytes.min(LONGEST_TAIL)));
+    // The log has a header for each record, so this is a little less than was asked for.
+    let from = cursor.unwrap_or_else(|| last.saturating_sub(tail)).max(first);
     let raw = query.raw == Some(true)
         || headers.get(header::ACCEPT).is_some_and(|accept| accept == "application/octet-stream");
     let over = row.state != ExecutionState::Running;

@@ -140,6 +140,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tasks::cancel))
         .routes(routes!(tasks::say, tasks::messages))
         .routes(routes!(tasks::attempts))
+        .routes(routes!(tasks::newest_attempts))
         .routes(routes!(tasks::history))
         .routes(routes!(transcripts::of_task))
         .routes(routes!(transcripts::stream_of_task))

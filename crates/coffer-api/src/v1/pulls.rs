@@ -18,8 +18,8 @@ use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::pulls::{
-    ChangeIssue, ChangePull, Comment, Diff, GiveReview, InlineComment, Issue, IssueQuery, LineComment, Merge,
-    OpenIssue, OpenPull, Pull, PullQuery, Review, Say, SetStatus, Status, Statuses,
+    ChangeIssue, ChangePull, Comment, Diff, DiffQuery, GiveReview, InlineComment, Issue, IssueQuery,
+    LineComment, Merge, OpenIssue, OpenPull, Pull, PullQuery, Review, Say, SetStatus, Status, Statuses,
 };
 use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
@@ -136,11 +136,18 @@ pub(super) async fn change(
 /// The diff of a pull request: files with counts of lines, and the patch, both bounded.
 #[utoipa::path(
     get, path = "/api/v1/repositories/{repository}/pulls/{number}/diff", tag = "pulls",
-    params(("repository" = String, Path), ("number" = i64, Path)),
+    params(("repository" = String, Path), ("number" = i64, Path), DiffQuery),
     responses((status = 200, body = Diff))
 )]
-pub(super) async fn diff(located: Located<Read>) -> Result<Json<Diff>, ApiError> {
-    located.forge.diff(located.number()?).await.map(Json).map_err(ApiError::forge)
+pub(super) async fn diff(
+    located: Located<Read>,
+    Query(query): Query<DiffQuery>,
+) -> Result<Json<Diff>, ApiError> {
+    let mut diff = located.forge.diff(located.number()?).await.map_err(ApiError::forge)?;
+    if query.stat == Some(true) {
+        diff.patch.clear();
+    }
+    Ok(Json(diff))
 }
 
 /// Merges a pull request. On 409 `merge_conflict`, `details.paths` names the files, and nothing has changed.

@@ -28,6 +28,8 @@ use coffer_api_types::{ErrorShape, Page, PageQuery};
 pub(super) use work::*;
 
 const MOST_CHECK_TRIES: i64 = 10;
+const LONGEST_SEARCH: usize = 200;
+const MOST_WORDS: usize = 8;
 
 /// A position in a list of tasks: after this place and task.
 #[derive(Debug, Clone, Copy)]
@@ -149,6 +151,7 @@ pub(super) async fn list(
         label: query.label,
         repository: query.repository.as_deref().map(plain_name).map(String::from),
         context_id: query.context_id,
+        words: words(query.q.as_deref())?,
         attention: query.needs_attention,
         archived: query.archived.unwrap_or(false),
         order,
@@ -157,6 +160,18 @@ pub(super) async fn list(
     };
     let tasks = app.store.tasks(&caller.scope, &filter).await.map_err(ApiError::store)?;
     Ok(Json(part.page(tasks, |task| format!("{}.{}", task.place, task.id), shape::shown)))
+}
+
+/// The words of a search.
+fn words(text: Option<&str>) -> Result<Vec<String>, ApiError> {
+    let text = text.unwrap_or_default();
+    if text.len() > LONGEST_SEARCH || text.contains('\0') {
+        return Err(ApiError::invalid(
+            "q",
+            format!("must have at most {LONGEST_SEARCH} bytes, none of them NUL"),
+        ));
+    }
+    Ok(text.split_whitespace().take(MOST_WORDS).map(String::from).collect())
 }
 
 /// One task.

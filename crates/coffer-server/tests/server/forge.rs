@@ -133,6 +133,8 @@ async fn a_pull_request_goes_from_push_to_merge() {
     });
     assert_eq!((&diff["files"], &diff["truncated"]), (&json!([file]), &json!(false)));
     assert!(diff["patch"].as_str().unwrap().contains("+a\n+b\n"), "{diff}");
+    let counts = work.app.get(&format!("{}/pulls/1/diff?stat=true", work.path)).await.expect(200).json();
+    assert_eq!((&counts["files"], &counts["patch"]), (&diff["files"], &json!("")));
     let exists = json!({"title": "Again", "head": "task-1"});
     let refused = work.app.post(&format!("{}/pulls", work.path), exists).await.expect(409).json();
     assert_eq!(refused["details"]["number"], 1);

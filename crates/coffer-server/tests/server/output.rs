@@ -105,6 +105,15 @@ async fn what_ran_and_what_it_wrote_is_on_record_without_secrets() {
         assert_eq!(output(&app, &found, &format!("stream=stdout&from={from}")).await, stdout[from..]);
     }
     assert_eq!(output(&app, &found, "stream=stderr").await, "oh no\nagain\n");
+    let all = output(&app, &found, "").await;
+    assert_eq!(output(&app, &found, "tail=100000").await, all);
+    let mut ends = Vec::new();
+    for bytes in (0..1000).step_by(20) {
+        let end = output(&app, &found, &format!("tail={bytes}")).await;
+        assert!(all.ends_with(&end), "tail={bytes}: {end:?} of {all:?}");
+        ends.push(end.len());
+    }
+    assert!(ends.is_sorted() && ends.iter().any(|&end| 0 < end && end < all.len()), "{ends:?}");
 
     let execution = found["id"].as_str().unwrap();
     let page =

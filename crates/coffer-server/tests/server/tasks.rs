@@ -210,11 +210,15 @@ async fn a_task_is_planned_changed_and_put_away() {
         ("context_id=h-7", 1),
         ("state=done", 0),
         ("needs_attention=true", 0),
+        ("q=DOOR%20fix", 1),
+        ("q=fix%20window", 0),
+        ("q=%25", 0),
+        ("q=", 2),
     ] {
         let page = app.get(&format!("/api/v1/tasks?{query}")).await.expect(200).json();
         assert_eq!(page["items"].as_array().unwrap().len(), count, "{query}");
     }
-    for query in ["state=gone", "order=random", "cursor=x", "archived=perhaps", "agent_id=x"] {
+    for query in ["state=gone", "order=random", "cursor=x", "archived=perhaps", "agent_id=x", "q=%00"] {
         app.get(&format!("/api/v1/tasks?{query}")).await.expect(422);
     }
     let history = app.get(&format!("{path}/history")).await.expect(200).json();
@@ -264,6 +268,10 @@ async fn a_task_is_worked_on_to_a_pull_request_and_hears_its_review() {
     assert_eq!((&again["pull_url"], &again["commit"]), (&done["pull_url"], &json!("c2")));
     let attempts = app.get(&format!("{path}/attempts")).await.json();
     assert_eq!(attempts[1]["summary"], "heard: src/a.rs:7: why?");
+    let newest = app.get("/api/v1/attempts?limit=1").await.expect(200).json();
+    assert_eq!((&newest["items"][0], &newest["items"][0]["task_id"]), (&attempts[1], &json!(id)));
+    let next = format!("/api/v1/attempts?cursor={}", newest["next"].as_str().unwrap());
+    assert_eq!(app.get(&next).await.expect(200).json()["items"], json!([attempts[0]]));
     let messages = app.get(&format!("{path}/messages")).await.json();
     assert_eq!(messages["items"][0]["run_id"], attempts[1]["run_id"]);
     let told = app.get(&format!("/api/v1/events?subject={id}&limit=200")).await.expect(200).json();

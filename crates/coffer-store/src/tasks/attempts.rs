@@ -22,10 +22,14 @@ use crate::{JournalError, ProjectScope, RunFailure, RunState, Store, StoreError,
 /// The kind of runs that are attempts.
 const KIND: &str = "task";
 const LONGEST_SUMMARY: usize = 16 * 1024;
+const ATTEMPT: &str = "task_id, number, run_id, agent_id, model, state, sandbox_id, execution_id, branch, commit_id, pull_url, \
+     summary, error, input_tokens, output_tokens, cost_nanos, created_ms, started_ms, ended_ms, \
+     (SELECT c.id FROM competitions AS c WHERE c.run_id = task_attempts.run_id) AS competition_id";
 
 /// One attempt at a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
+    pub task: TaskId,
     pub number: i64,
     pub run: RunId,
     /// Its competition, if several agents compete.
@@ -130,17 +134,39 @@ impl Store {
 
     /// The attempts at a task, the oldest first.
     pub async fn attempts(&self, scope: &ProjectScope, task: TaskId) -> Result<Vec<Attempt>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT number, run_id, agent_id, model, state, sandbox_id, execution_id, branch, commit_id, pull_url,
-                 summary, error, input_tokens, output_tokens, cost_nanos, created_ms, started_ms, ended_ms,
-                 (SELECT c.id FROM competitions AS c WHERE c.run_id = task_attempts.run_id) AS competition_id
-             FROM task_attempts WHERE task_id = $1 AND project_id = $2 ORDER BY number",
-        )
-        .bind(task)
-        .bind(scope.project())
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
+        let sql = format!(
+            "SELECT {ATTEMPT} FROM task_attempts WHERE task_id = $1 AND project_id = $2 ORDER BY number"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(task)
+            .bind(scope.project())
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
+        rows.iter().map(attempt).collect()
+    }
+
+    /// The attempts at all tasks in scope, the newest first: those before the run `before`.
+    pub async fn newest_attempts(
+        &self,
+        scope: &ProjectScope,
+        before: Option<RunId>,
+        limit: u32,
+    ) -> Result<Vec<Attempt>, StoreError> {
+        let sql = format!(
+            "SELECT {ATTEMPT} FROM task_attempts
+             WHERE project_id = $1 AND ($2 IS NULL OR run_id < $2)
+                 AND ($3 IS NULL OR task_id IN (SELECT id FROM tasks WHERE project_id = $1 AND agent_id = $3))
+             ORDER BY run_id DESC LIMIT $4"
+        );
+        let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+            .bind(scope.project())
+            .bind(before)
+            .bind(scope.agent())
+            .bind(i64::from(limit))
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
         rows.iter().map(attempt).collect()
     }
 
@@ -402,6 +428,7 @@ fn attempt(row: &AnyRow) -> Result<Attempt, StoreError> {
     let number = |column: &str| row.try_get::<Option<i64>, _>(column).doing(READ);
     let error = text("error")?;
     Ok(Attempt {
+        task: id(row, "task_id")?,
         number: row.try_get("number").doing(READ)?,
         run: id(row, "run_id")?,
         competition: optional_id(row, "competition_id")?,

@@ -255,6 +255,7 @@ fn failure(failure: RunFailure) -> Failure {
 
 fn attempt(row: AttemptRow) -> Attempt {
     Attempt {
+        task_id: row.task.to_string(),
         number: row.number,
         run_id: row.run.to_string(),
         state: row.state,
@@ -290,6 +291,21 @@ pub(in crate::v1) async fn attempts(
     found(&app, &caller, task).await?;
     let rows = app.store.attempts(&caller.scope, task).await.map_err(ApiError::store)?;
     Ok(Json(rows.into_iter().map(attempt).collect()))
+}
+
+/// The attempts at all tasks of this project, newest first; an agent sees those at its own tasks.
+#[utoipa::path(
+    get, path = "/api/v1/attempts", tag = "tasks", params(PageQuery),
+    responses((status = 200, body = Page<Attempt>))
+)]
+pub(in crate::v1) async fn newest_attempts(
+    State(app): State<Arc<App>>,
+    caller: Caller<Read>,
+    Query(page): Query<PageQuery>,
+) -> Result<Json<Page<Attempt>>, ApiError> {
+    let part: Part<RunId> = Part::of(page)?;
+    let rows = app.store.newest_attempts(&caller.scope, part.after, part.to_fetch()).await;
+    Ok(Json(part.page(rows.map_err(ApiError::store)?, |row| row.run.to_string(), attempt)))
 }
 
 /// The state changes of a task, oldest first.

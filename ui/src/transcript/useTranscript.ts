@@ -1,0 +1,97 @@
+// The transcript of a task or of an entry of a competition: its end at first, earlier parts when asked for, and live while it grows.
+import { useCallback, useEffect, useRef, useState } from "react";
+import { ApiError, raw } from "../api/client";
+import { readEvents } from "../api/sse";
+import { merged, type Entry } from "./entries";
+
+const AT_ONCE = 200;
+const AGAIN_MS = 1500;
+/** How long changes are gathered before they are drawn. */
+const GATHER_MS = 80;
+
+export interface Transcript {
+  entries: Entry[];
+  state: "loading" | "ready" | "missing" | "failed";
+  error?: unknown;
+  /** Loads the part before, if there is one. */
+  earlier?: () => Promise<void>;
+}
+
+interface Page {
+  items: Entry[];
+}
+
+/** `path` is that of the transcript; `live` says whether it still grows. */
+export function useTranscript(path: string, live: boolean): Transcript {
+  const [entries, setEntries] = useState<Entry[]>([]);
+  const [state, setState] = useState<Transcript["state"]>("loading");
+  const [error, setError] = useState<unknown>();
+  const last = useRef(0);
+
+  const add = useCallback((fresh: Entry[]) => {
+    for (const { change } of fresh) last.current = Math.max(last.current, change);
+    setEntries((all) => merged(all, fresh));
+  }, []);
+
+  useEffect(() => {
+    const stop = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const load = async () => {
+      try {
+        const page = (await (await raw(`${path}?last=${AT_ONCE}`, { signal: stop.signal })).json()) as Page;
+        add(page.items);
+        setState("ready");
+        setError(undefined);
+        if (live) await follow();
+      } catch (failed) {
+        if (stop.signal.aborted) return;
+        // A server without transcripts, or one that has deleted this one.
+        if (failed instanceof ApiError && failed.status === 404) return setState("missing");
+        setError(failed);
+        setState((old) => (old === "ready" ? old : "failed"));
+      }
+      if (!stop.signal.aborted && live) timer = setTimeout(() => void load(), AGAIN_MS);
+    };
+    const follow = async () => {
+      const stream = await raw(`${path}/stream?after=${last.current}`, {
+        signal: stop.signal,
+        headers: { accept: "text/event-stream" },
+      });
+      let waiting: Entry[] = [];
+      let drawing: ReturnType<typeof setTimeout> | undefined;
+      const draw = () => {
+        drawing = undefined;
+        add(waiting);
+        waiting = [];
+      };
+      await readEvents(stream, ({ data }) => {
+        try {
+          const entry = JSON.parse(data) as Entry;
+          if (typeof entry.sequence !== "number") return;
+          waiting.push(entry);
+          drawing ??= setTimeout(draw, GATHER_MS);
+        } catch {
+          // A heartbeat.
+        }
+      });
+      clearTimeout(drawing);
+      draw();
+    };
+    last.current = 0;
+    setEntries([]);
+    setState("loading");
+    void load();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [path, live, add]);
+
+  const first = entries[0]?.sequence ?? 1;
+  const earlier = useCallback(async () => {
+    const cursor = Math.max(0, first - AT_ONCE - 1);
+    const answer = await raw(`${path}?limit=${Math.min(AT_ONCE, first - 1)}&cursor=${cursor}`);
+    add(((await answer.json()) as Page).items);
+  }, [path, first, add]);
+  return { entries, state, error, earlier: first > 1 ? earlier : undefined };
+}
