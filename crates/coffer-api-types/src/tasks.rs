@@ -110,6 +110,7 @@ impl NewTask {
             agent_id: None,
             model: None,
             check_command: None,
+            check_tries: None,
             budget: None,
             context_id: None,
             on_review: OnReview::default(),
