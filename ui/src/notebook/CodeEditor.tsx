@@ -18,15 +18,22 @@ interface Props {
   onRun: (andGoOn: boolean) => void;
 }
 
+const named = (label: string) => EditorView.contentAttributes.of({ "aria-label": label, "aria-multiline": "true" });
+
 export function CodeEditor({ value, language, label, editable, focus = false, onChange, onRun }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView>(undefined);
-  const changing = useRef({ theme: new Compartment(), words: new Compartment(), rights: new Compartment() });
+  const changing = useRef({
+    theme: new Compartment(),
+    words: new Compartment(),
+    rights: new Compartment(),
+    name: new Compartment(),
+  });
   const dark = useDark();
   const callbacks = useRef({ onChange, onRun });
   callbacks.current = { onChange, onRun };
   useEffect(() => {
-    const { theme, words, rights } = changing.current;
+    const { theme, words, rights, name } = changing.current;
     const run = (andGoOn: boolean) => () => {
       callbacks.current.onRun(andGoOn);
       return true;
@@ -51,7 +58,7 @@ export function CodeEditor({ value, language, label, editable, focus = false, on
           placeholder("Code; Shift+Enter runs it"),
           theme.of(EditorView.theme({}, { dark: false })),
           rights.of(EditorState.readOnly.of(!editable)),
-          EditorView.contentAttributes.of({ "aria-label": label, "aria-multiline": "true" }),
+          name.of(named(label)),
           keymap.of([
             { key: "Shift-Enter", run: run(true), preventDefault: true },
             { key: "Mod-Enter", run: run(false), preventDefault: true },
@@ -75,6 +82,10 @@ export function CodeEditor({ value, language, label, editable, focus = false, on
   useEffect(() => {
     view.current?.dispatch({ effects: changing.current.words.reconfigure(highlighting(language)) });
   }, [language]);
+  // A cell that is put in between makes others of those below.
+  useEffect(() => {
+    view.current?.dispatch({ effects: changing.current.name.reconfigure(named(label)) });
+  }, [label]);
   useEffect(() => {
     view.current?.dispatch({ effects: changing.current.rights.reconfigure(EditorState.readOnly.of(!editable)) });
   }, [editable]);
