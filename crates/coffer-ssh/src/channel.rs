@@ -98,7 +98,6 @@ struct State {
 
 impl Shared {
     pub(crate) fn new(theirs: u32, window: u32, piece: u32, line: Line) -> Arc<Self> {
-        // Room for the head of a message in what the client takes at once.
         let piece = usize::try_from(piece.clamp(1, PIECE)).unwrap_or(1);
         Arc::new(Self {
             theirs,
@@ -199,7 +198,8 @@ impl Shared {
 }
 
 impl Channel {
-    /// The next bytes from the client; `None` when it has ended its side. Cancel-safe.
+    /// The next bytes from the client; `None` when it has ended its side. A cancelled call may keep the client's window shut:
+    /// cancel it only where the channel ends.
     pub async fn input(&self) -> Option<Bytes> {
         let shared = &self.0;
         let owed = {

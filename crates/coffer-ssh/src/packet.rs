@@ -89,16 +89,18 @@ impl Reader {
     }
 }
 
-/// Writes packets.
+/// Writes packets. A caller that is cancelled leaves no half of one behind: the next call writes the rest first.
 pub(crate) struct Writer {
     stream: Output,
+    /// Sealed and not yet written.
+    rest: BytesMut,
     key: Option<SealingKey>,
     sequence: u32,
 }
 
 impl Writer {
     pub(crate) fn new(stream: Output) -> Self {
-        Self { stream, key: None, sequence: 0 }
+        Self { stream, rest: BytesMut::new(), key: None, sequence: 0 }
     }
 
     pub(crate) async fn greet(&mut self, line: &str) -> Result<(), Error> {
@@ -120,7 +122,13 @@ impl Writer {
     /// One packet; its payload is the two, one after the other.
     pub(crate) async fn send_parts(&mut self, head: &[u8], data: &[u8]) -> Result<(), Error> {
         let packet = self.packet(head, data);
-        self.stream.write_all(&packet).await?;
+        self.rest.extend_from_slice(&packet);
+        while !self.rest.is_empty() {
+            // Takes from `rest` exactly what was written.
+            if self.stream.write_buf(&mut self.rest).await? == 0 {
+                return Err(Error::Io(std::io::ErrorKind::WriteZero.into()));
+            }
+        }
         Ok(self.stream.flush().await?)
     }
 
@@ -173,6 +181,19 @@ mod tests {
                 assert!(matches!(reader.next().await, Err(Error::Protocol(_))));
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_write_leaves_no_half_packet() {
+        let (near, far) = tokio::io::duplex(100);
+        let (mut writer, mut reader) = (Writer::new(Box::new(near)), Reader::new(Box::new(far)));
+        let long = vec![1; 5000];
+        let cut = tokio::time::timeout(std::time::Duration::from_millis(20), writer.send(&long)).await;
+        assert!(cut.is_err(), "nobody reads yet");
+        let sent = tokio::spawn(async move { writer.send(&[2]).await });
+        assert_eq!(reader.next().await.unwrap(), long);
+        assert_eq!(reader.next().await.unwrap(), [2_u8][..]);
+        sent.await.unwrap().unwrap();
     }
 
     #[tokio::test]
