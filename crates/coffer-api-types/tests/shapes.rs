@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, competitions, connections,
     events, exec, executions, files, forks, git, host, keys, limits, logs, network, policy, projects, pulls,
-    queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, transcripts, usage, volumes,
-    webhooks,
+    queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, transcripts, usage,
+    volumes, webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
