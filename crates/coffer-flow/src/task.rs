@@ -403,7 +403,11 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             if let Some(gave_up) = gave_up {
                 why = format!("{why}; {gave_up} when it should correct that");
             } else if corrections > 0 {
-                let times = if corrections == 1 { "1 correction".into() } else { format!("{corrections} corrections") };
+                let times = if corrections == 1 {
+                    "1 correction".into()
+                } else {
+                    format!("{corrections} corrections")
+                };
                 why = format!("{why}, after {times}");
             }
             return Err(Stop::failed(StepCode::CheckFailed, why));

@@ -19,7 +19,14 @@ fn command(number: u64, version: u64, state: CallState) -> NewTranscriptEntry {
         exit_code: (state == CallState::Done).then_some(0),
         output: (state == CallState::Done).then(|| text("# ok\n```")),
     };
-    NewTranscriptEntry { source: "e".into(), number, version, subagent: false, at_ms: 1_700_000_000_000, body }
+    NewTranscriptEntry {
+        source: "e".into(),
+        number,
+        version,
+        subagent: false,
+        at_ms: 1_700_000_000_000,
+        body,
+    }
 }
 
 async fn write(app: &TestApp, task: &str, turn: i64, entries: Vec<NewTranscriptEntry>) {
@@ -50,14 +57,26 @@ async fn a_transcript_is_read_by_page_as_a_file_and_as_it_grows() {
     // A call that ends changes its entry.
     write(&app, &id, 1, vec![command(1, 4, CallState::Done)]).await;
     let again = app.get(&path).await.expect(200).json();
-    assert_eq!((again["items"][0]["change"].as_i64(), again["items"][0]["exit_code"].as_i64()), (Some(4), Some(0)));
+    assert_eq!(
+        (again["items"][0]["change"].as_i64(), again["items"][0]["exit_code"].as_i64()),
+        (Some(4), Some(0))
+    );
     let file = app.get(&format!("{path}?format=json")).await.expect(200).json();
     assert_eq!(file.as_array().unwrap().len(), 3);
     let page = app.get(&format!("{path}?format=md")).await.expect(200);
     let page = page.text();
     assert!(page.starts_with("# T \\*x\\*\n\n## Attempt 1, turn 1 ("), "{page}");
     assert!(page.contains("````\n# ok\n```\n````\n"), "{page}");
-    for bad in ["format=xml", "format=md&limit=2", "limit=0", "last=0", "last=201", "attempt=0", "cursor=x", "nothing=1"] {
+    for bad in [
+        "format=xml",
+        "format=md&limit=2",
+        "limit=0",
+        "last=0",
+        "last=201",
+        "attempt=0",
+        "cursor=x",
+        "nothing=1",
+    ] {
         let refused = app.get(&format!("{path}?{bad}")).await;
         assert!(matches!(refused.status, 400 | 422), "{bad}: {}", refused.status);
     }
@@ -78,7 +97,10 @@ async fn a_reader_of_a_stream_gets_every_change_once() {
     // As it happens.
     write(&app, &id, 1, vec![command(2, 2, CallState::Running), command(1, 3, CallState::Done)]).await;
     let next = [reader.next().await.unwrap(), reader.next().await.unwrap()];
-    assert_eq!(next.iter().map(|(change, _, entry)| (*change, entry["sequence"].as_i64())).collect::<Vec<_>>(), [(2, Some(2)), (3, Some(1))]);
+    assert_eq!(
+        next.iter().map(|(change, _, entry)| (*change, entry["sequence"].as_i64())).collect::<Vec<_>>(),
+        [(2, Some(2)), (3, Some(1))]
+    );
     drop(reader);
     write(&app, &id, 2, vec![command(2, 4, CallState::Done), command(3, 5, CallState::Running)]).await;
     let request = app.request(Method::GET, &path).header("last-event-id", 2);
@@ -104,7 +126,8 @@ async fn only_its_project_and_its_agent_read_a_transcript() {
     };
     let other = app.post("/api/v1/agents", json!({"name": "other"})).await.expect(201).json();
     let (own, other) = (key(&agent).await, key(other["id"].as_str().unwrap()).await);
-    for path in [format!("/api/v1/tasks/{id}/transcript"), format!("/api/v1/tasks/{id}/transcript?format=md")] {
+    for path in [format!("/api/v1/tasks/{id}/transcript"), format!("/api/v1/tasks/{id}/transcript?format=md")]
+    {
         assert_eq!(app.as_key(&own, Method::GET, &path, Value::Null).await.status, 200);
         assert_eq!(app.as_key(&other, Method::GET, &path, Value::Null).await.status, 404);
         assert_eq!(app.as_key(&app.other_key, Method::GET, &path, Value::Null).await.status, 404);
@@ -122,7 +145,11 @@ async fn tries_of_the_check_are_within_bounds() {
     assert_eq!(change(json!({"check_tries": null})).await.expect(200).json()["check_tries"], 3);
     for bad in [-1, 11] {
         let refused = change(json!({"check_tries": bad})).await;
-        assert!(refused.status == 422 && refused.text().contains("check_tries must be between 0 and 10"), "{}", refused.text());
+        assert!(
+            refused.status == 422 && refused.text().contains("check_tries must be between 0 and 10"),
+            "{}",
+            refused.text()
+        );
     }
     app.post("/api/v1/tasks", json!({"title": "U", "check_tries": 11})).await.expect(422);
     let made = app.post("/api/v1/tasks", json!({"title": "U", "check_tries": 5})).await.expect(201).json();

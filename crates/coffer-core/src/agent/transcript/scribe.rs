@@ -185,7 +185,9 @@ impl Scribe {
 
     /// Ends text that later pieces would continue, and says how much of it was left out.
     fn end_flow(&mut self) {
-        if let Some((kind, number, text, cut_bytes)) = self.flow.take().filter(|(.., cut_bytes)| *cut_bytes > 0) {
+        if let Some((kind, number, text, cut_bytes)) =
+            self.flow.take().filter(|(.., cut_bytes)| *cut_bytes > 0)
+        {
             self.emit(number, self.subagent, kind.body(Text { cut_bytes, ..Text::head(&text, text.len()) }));
         }
     }
