@@ -19,5 +19,6 @@ pub mod issues;
 pub mod results;
 pub mod reviews;
 pub mod tasks;
+pub mod triggers;
 pub mod webhooks;
 pub mod workshop;

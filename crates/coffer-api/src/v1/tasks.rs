@@ -1,6 +1,7 @@
 //! Tasks. Their attempts and messages are in `work`.
 
 mod origin;
+mod rules;
 mod shape;
 mod work;
 
@@ -79,6 +80,9 @@ pub(super) async fn create(
     let origin = origin::of(&app, &caller, &mut request, &asked_at).await?;
     let another = request.another;
     let request = shape::checked_new(request)?;
+    let has_repository = request.repository.is_some();
+    let asked = rules::Asked { agent: request.agent_id, state: request.state, has_repository };
+    let cause = rules::cause(&app, &caller, None, &asked).await?;
     let new = NewRow {
         title: request.title,
         description: request.description,
@@ -106,6 +110,9 @@ pub(super) async fn create(
         let set = app.store.set_on_review(&caller.scope, task.id, true).await;
         set.map_err(|error| refusal(error, task.id))?;
         task = found(&app, &caller, task.id).await?;
+    }
+    if let Some(cause) = cause.filter(|_| is_new) {
+        task = rules::start(&app, &caller, &task, cause).await?;
     }
     let place = HeaderValue::try_from(format!("/api/v1/tasks/{}", task.id)).expect("letters and digits");
     let (mut headers, body) = tagged(task);
@@ -213,12 +220,22 @@ pub(super) async fn change(
         attention_over: request.needs_attention == Some(false),
     };
     let version = wanted_version(&headers)?;
+    let before = found(&app, &caller, task).await?;
+    let asked = rules::Asked {
+        agent: edit.agent.flatten(),
+        state: edit.state,
+        has_repository: edit.repository.as_ref().map_or(before.repository.is_some(), Option::is_some),
+    };
+    let cause = rules::cause(&app, &caller, Some(&before), &asked).await?;
     let changed = app.store.edit_task(&caller.scope, task, version, edit, &actor(&caller)).await;
     let mut changed = changed.map_err(|error| refusal(error, task))?;
     if let Some(on_review) = on_review {
         let set = app.store.set_on_review(&caller.scope, task, on_review == OnReview::Start).await;
         set.map_err(|error| refusal(error, task))?;
         changed = found(&app, &caller, task).await?;
+    }
+    if let Some(cause) = cause {
+        changed = rules::start(&app, &caller, &changed, cause).await?;
     }
     Ok(tagged(changed))
 }

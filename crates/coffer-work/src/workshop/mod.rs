@@ -12,6 +12,7 @@ mod heard;
 mod making;
 mod repository;
 mod sandbox;
+mod status;
 mod task;
 mod trouble;
 
@@ -27,6 +28,7 @@ pub use compete::Ring;
 pub use describe::{PullText, WorkDone};
 pub use making::Making;
 pub use sandbox::SandboxOrder;
+pub use status::OWN_STATUS;
 pub use task::TaskShop;
 
 use crate::git::{Git, Signature};
