@@ -18,6 +18,7 @@ import { SelectField } from "../ui/fields";
 import { moment, money, paragraphs, plainText } from "../ui/format";
 import { Card, Facts } from "../ui/layout";
 import { Ago } from "../ui/time";
+import { PullLink } from "../work/PullLink";
 import { EditTask } from "./NewTask";
 import { StartDialog } from "./StartDialog";
 import { COLUMNS, PRIORITY_TONES, useFreshTasks, useTask, type Task } from "./tasks";
@@ -69,6 +70,16 @@ export function Wanted({ task }: { task: Task }) {
           ],
           ["Labels", task.labels.map(plainText).join(", ") || "–"],
           ["Repository", plainText(task.repository ?? "") || "none yet"],
+          ...(task.issue == null
+            ? []
+            : [
+                [
+                  "Issue",
+                  <PullLink key="issue" url={task.issue.url}>
+                    {`#${task.issue.number} by ${plainText(task.issue.author)}`}
+                  </PullLink>,
+                ] as [string, React.ReactNode],
+              ]),
           ["From branch", plainText(task.base_branch ?? "") || "the default"],
           ["Agent", plainText(task.agent_id ? (names.get(task.agent_id) ?? task.agent_id) : "nobody yet")],
           ["Model", plainText(task.model ?? "") || "the agent's own"],

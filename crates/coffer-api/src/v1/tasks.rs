@@ -1,6 +1,7 @@
 //! Tasks. Their attempts and messages are in `work`.
 
 mod origin;
+mod row;
 mod rules;
 mod shape;
 mod work;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::{Priority, TaskId, TaskState};
-use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskFilter, TaskOrder, TaskRow};
+use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskFilter, TaskOrder};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::board::{by_people, refusal};
@@ -18,13 +19,14 @@ use super::page::Part;
 use super::projects::wanted_version;
 use super::repositories::plain_name;
 use crate::app::App;
-use crate::auth::{Caller, Id, Need, Read, Write};
+use crate::auth::{Caller, Id, Read, Write};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, TaskQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
+use row::{actor, found, tagged};
 pub(super) use work::*;
 
 /// A position in a list of tasks: after this place and task.
@@ -38,23 +40,6 @@ impl std::str::FromStr for After {
         let (place, task) = text.split_once('.').ok_or(())?;
         Ok(Self(place.parse().map_err(drop)?, task.parse().map_err(drop)?))
     }
-}
-
-fn actor<N>(caller: &Caller<N>) -> String {
-    match caller.scope.agent() {
-        Some(agent) => format!("agent:{agent}"),
-        None => format!("key:{}", caller.key_id),
-    }
-}
-
-fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {
-    let tag = HeaderValue::try_from(format!("\"{}\"", task.version)).expect("digits in quotes");
-    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shape::shown(task)))
-}
-
-async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
-    let row = app.store.task(&caller.scope, task).await.map_err(ApiError::store)?;
-    row.ok_or_else(|| ApiError::nothing("task", task))
 }
 
 /// Puts a task on the board, at the end of its column. With `issue_url` the task is for that issue, and the open task for

@@ -58,6 +58,7 @@ mod template_builds;
 mod templates;
 mod tenancy;
 mod traces;
+mod triggers;
 mod usage;
 mod volumes;
 mod watching;

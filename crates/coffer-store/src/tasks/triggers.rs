@@ -1,6 +1,6 @@
 //! What happens on a forge and starts or steers tasks, each once; and when forges are asked.
 
-use coffer_core::{AgentId, Millis, ProjectId, RepositoryId, TaskId};
+use coffer_core::{AgentId, Millis, ProjectId, RepositoryId, TaskId, TaskState};
 use sqlx::{AnyConnection, Row};
 
 use super::attempts::begin;
@@ -32,6 +32,8 @@ pub enum Triggered {
     Running,
     /// It was handled before.
     Known,
+    /// The task is over: nothing was done.
+    Over,
 }
 
 /// A repository that is to be asked now.
@@ -61,6 +63,9 @@ impl Store {
                     return Ok(Triggered::Known);
                 }
                 let row = hold(connection, &scope, task).await?;
+                if matches!(row.state, TaskState::Done | TaskState::Cancelled) {
+                    return Ok(Triggered::Over);
+                }
                 if let Some(Remark { source, author, body }) = &remark {
                     say(connection, &scope, task, source, author, body, None, now_ms()).await?;
                 }

@@ -224,8 +224,10 @@ impl Workshop for TaskShop {
             .bench
             .with_git(&at, order, |git, session, order| async move { git.push(&session, order).await });
         expect(&pushed.await?, commit)?;
-        let (repository, said) = (&brief.repository, "an agent has pushed; its pull request follows");
-        self.bench.report(&at.scope, repository, commit, StatusState::Pending, said).await;
+        if branch == brief.branch {
+            let said = "an agent has pushed; its pull request follows";
+            self.bench.report(&at.scope, &brief.repository, commit, StatusState::Pending, said).await;
+        }
         Ok(())
     }
 

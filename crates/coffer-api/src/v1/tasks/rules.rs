@@ -3,7 +3,7 @@
 use coffer_core::{AgentId, TaskState};
 use coffer_store::{StartTask, TaskRow, TaskRules};
 
-use super::actor;
+use super::row::actor;
 use super::work::{begin, check_ready};
 use crate::app::App;
 use crate::auth::{Caller, Write};

@@ -13,7 +13,7 @@ use coffer_store::{
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
-use super::{actor, found, tagged};
+use super::row::{actor, found, tagged};
 use crate::app::App;
 use crate::auth::{Caller, Id, Read, Write};
 use crate::body::{Checked, MaybeChecked};
