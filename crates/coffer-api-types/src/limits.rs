@@ -1,5 +1,6 @@
 //! Settings and quotas of a project, and leases.
 
+use coffer_core::AgentId;
 use coffer_core::commit::CommitPolicy;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -22,6 +23,28 @@ pub struct SettingsShape {
     pub on_timeout: Option<AtTimeout>,
     pub retention: RetentionShape,
     pub git: GitShape,
+    pub tasks: TaskRulesShape,
+}
+
+/// What starts a task by itself. On GitHub only people who may write to the repository can do so.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct TaskRulesShape {
+    /// A label that makes a task of an issue on GitHub and starts it.
+    #[schema(example = "cofferdam")]
+    pub label: Option<String>,
+    /// A login: assigning it to an issue on GitHub does the same.
+    pub assignee: Option<String>,
+    /// A handle without `@`: naming it in a comment on an issue does the same, and steers the task that there is. In a
+    /// comment on a task's pull request it starts the next attempt.
+    pub mention: Option<String>,
+    /// The agent of such tasks.
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
+    /// Whether giving a task to an agent starts it.
+    pub start_on_assign: bool,
+    /// Whether moving a task to `in_progress` starts it.
+    pub start_on_move: bool,
 }
 
 /// Author and messages of commits in sandboxes.

@@ -263,7 +263,7 @@ fn every_shape_reads_back_what_it_writes() {
         git::PathChange, git::PullRequest, git::Pushed, git::WorkTree, git::WorkTreeDiff,
         host::Health, host::Host, host::HostFailure, host::HostReport, host::KernelFeature, host::LargestSandbox,
         keys::Key, keys::MadeKey, limits::GitShape, limits::Lease, limits::QuotaState,
-        limits::QuotasShape, limits::RetentionShape, limits::Settings, limits::SettingsShape,
+        limits::QuotasShape, limits::RetentionShape, limits::Settings, limits::SettingsShape, limits::TaskRulesShape,
         limits::UseShape, logs::FoundLine, logs::LogLine, network::Reach, policy::Answer,
         policy::CommandWords, policy::JudgedShape, projects::Project, pulls::Comment, pulls::Diff,
         pulls::DiffFile, pulls::InlineComment, pulls::Issue, pulls::Pull, pulls::Review,

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::failure::{Failure, INTERRUPTED, Outcome};
 use crate::{ask, escape, pairs, printer};
 
-use source::{Aim, Source};
+use source::{Aim, Source, Where};
 
 /// Let an agent resolve an issue, or do what a text says, and print the pull request
 ///
@@ -65,10 +65,12 @@ impl Fix {
     pub(crate) async fn run(self, context: &Context) -> Outcome {
         let asks = !self.yes && ask::somebody();
         let target = pairs::text(Some(self.target.clone()))?;
-        let aim = Aim::of(context, target.trim(), &self)?;
+        let place =
+            Where { repo: self.repo.as_deref(), dir: self.dir.as_deref(), base: self.base.as_deref() };
+        let aim = Aim::of(context, target.trim(), &place)?;
         // A missing agent should be heard of before a repository is registered or pushed to.
         let agent = agent::choose(context, self.agent.as_deref(), asks).await?;
-        let source = Source::of(context, aim, &self, asks).await?;
+        let source = Source::of(context, aim, &place, asks).await?;
         let task = self.task(context, source, agent.id, asks).await?;
         if let Some(url) = self.is_done(&task) {
             printer::note(&format!(
@@ -169,9 +171,4 @@ fn summary(task: &Task, agent: &str) -> String {
         check.unwrap_or_default(),
         budget.unwrap_or_default()
     )
-}
-
-/// An id of the API's own.
-fn agent_id(text: &str) -> Result<AgentId, Failure> {
-    text.parse().map_err(|_| Failure::new("the agent's id cannot be read"))
 }

@@ -12,6 +12,7 @@ use crate::failure::{Failure, Outcome};
 use crate::{escape, login, printer};
 
 const GITHUB: &str = "github.com";
+const GITHUB_API: &str = "https://api.github.com";
 const LONGEST_TOKEN: u64 = 16 * 1024;
 
 /// What a token must be allowed to do, for people who make one.
@@ -77,6 +78,11 @@ pub(crate) async fn connect(context: &Context, place: &Place, token: String) -> 
     let name = place.name();
     let all = client.connections().all().await?;
     if let Some(known) = all.iter().find(|connection| connection.name == name) {
+        let leads_to = place.base_url().unwrap_or_else(|| GITHUB_API.to_string());
+        if known.base_url != leads_to {
+            let message = format!("connection '{name}' leads to {}, not to {leads_to}", known.base_url);
+            return Err(Failure::usage(message).hint("choose another name: --name NAME"));
+        }
         let hosts = Some(Some(place.hosts()));
         client.set_secret(&known.secret, &NewValue { value: token, hosts, plain_http: None }).await?;
         check(context, known).await?;

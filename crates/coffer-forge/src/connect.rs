@@ -101,7 +101,8 @@ impl Forges {
         };
         let client = self.client(&self.connection(scope, connection).await?)?;
         let remote = remote.parse().map_err(|why: &str| ForgeError::invalid("remote", why))?;
-        Ok(GitHubForge { client, remote, default_branch: row.default_branch.clone() })
+        let (default_branch, record) = (row.default_branch.clone(), Some(row.id));
+        Ok(GitHubForge { client, remote, default_branch, record })
     }
 
     /// Registers a repository of another forge, after reading it from the forge.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::Engine as _;
+use coffer_core::RepositoryId;
 use coffer_core::forge::{BranchName, CommitId, ForgeKind, IssueState, PullState, Verdict};
 use coffer_store::Secret;
 use http::Method;
@@ -90,6 +91,8 @@ pub(crate) struct GitHubForge {
     pub(crate) client: Arc<Client>,
     pub(crate) remote: Remote,
     pub(crate) default_branch: BranchName,
+    /// Its record here, if it has one.
+    pub(crate) record: Option<RepositoryId>,
 }
 
 fn quoted(part: &str) -> String {
@@ -127,6 +130,23 @@ impl GitHubForge {
         what: (&'static str, String),
     ) -> Answer<Value> {
         self.client.json(method, &self.path(rest), Some(body), doing, what).await
+    }
+
+    /// Whether a person may push to the repository.
+    pub(crate) async fn may_write(&self, login: &str) -> Answer<bool> {
+        let rest = format!("/collaborators/{}/permission", quoted(login));
+        let what = ("collaborator", login.to_string());
+        match self.get(&rest, "see who may write", what).await {
+            Ok(told) => Ok(matches!(told["permission"].as_str(), Some("admin" | "maintain" | "write"))),
+            Err(ForgeError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A list that is read to see what is new.
+    pub(crate) async fn news(&self, rest: &str) -> Answer<Vec<Value>> {
+        let told = self.get(rest, "see what happened", self.itself()).await?;
+        Ok(list(&told)?.clone())
     }
 
     fn itself(&self) -> (&'static str, String) {
@@ -209,7 +229,11 @@ impl Forge for GitHubForge {
             "title": new.title, "body": new.body, "head": new.head, "base": base, "draft": new.draft,
         });
         match self.send(Method::POST, "/pulls", body, "open a pull request", self.itself()).await {
-            Ok(told) => pull(&told),
+            Ok(told) => {
+                let made = pull(&told)?;
+                self.client.record_opened(self.record, &made).await?;
+                Ok(made)
+            }
             Err(ForgeError::Invalid { why, .. }) if why.contains("already exists") => {
                 match self.pull_of_head(&new.head, Some(&base)).await? {
                     Some(open) => Err(ForgeError::PullExists { number: open.number }),

@@ -25,6 +25,7 @@ mod lfs;
 mod local;
 mod locate;
 mod passes;
+mod poll;
 mod refusal;
 mod serve;
 mod storage;

@@ -100,7 +100,7 @@ impl Forges {
         let remote = remote.parse().map_err(|why: &str| ForgeError::invalid("remote", why))?;
         // A placeholder: the forge says which.
         let default_branch = "main".parse().map_err(|_| ForgeError::invalid("remote", "has no branch"))?;
-        Ok(GitHubForge { client, remote, default_branch })
+        Ok(GitHubForge { client, remote, default_branch, record: None })
     }
 
     /// The repositories that a connection's credential can see, those that were pushed to last first. `search` selects

@@ -44,7 +44,7 @@ pub use coffer_work::artifacts::ArtifactSettings;
 pub use coffer_work::git::ForgeSettings;
 pub use coffer_work::tasks::{OtherArena, OtherWorkshop, TaskSettings};
 pub use coffer_work::webhooks::WebhookSettings;
-use coffer_work::{artifacts, git, results, reviews, tasks, webhooks, workshop};
+use coffer_work::{artifacts, git, results, reviews, tasks, triggers, webhooks, workshop};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -352,6 +352,13 @@ pub async fn serve(
     let results =
         results::Results { store: store.clone(), forges: forges.clone(), artifacts: artifacts.clone() };
     followers.spawn(results.follow(stop.child_token()));
+    let triggers = triggers::Triggers {
+        store: store.clone(),
+        forges: forges.clone(),
+        tasks: tasks.clone(),
+        poll_every: config.forge.poll_every.into(),
+    };
+    followers.spawn(triggers.follow(stop.child_token()));
     let webhooks = webhooks::Webhooks::start(
         store.clone(),
         output.clone(),

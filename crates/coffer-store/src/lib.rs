@@ -124,14 +124,15 @@ pub use secrets::{
     BadSecretName, MOST_SECRETS, SecretInfo, SecretName, SecretTerms, SecretValues, UsableSecret,
 };
 pub use segments::{SegmentRow, SegmentState};
-pub use settings::{GitSettings, ProjectSettings, Retention, VersionedSettings};
+pub use settings::{GitSettings, ProjectSettings, Retention, TaskRules, VersionedSettings};
 pub use snapshot::{
     FinishedSnapshot, InsertedSnapshot, NewSnapshot, SnapshotFacts, SnapshotFilter, SnapshotRow,
 };
 pub use storage::Reservation;
 pub use tasks::{
-    AboutPull, Attempt, AttemptNote, Heard, LogReader, NewTask, Place, ProjectBehind, SaidThere, StartTask,
-    TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
+    AboutPull, Attempt, AttemptNote, Heard, LogReader, NewTask, Place, PollDue, ProjectBehind, Remark,
+    SaidThere, StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
+    Triggered,
 };
 pub use templates::{
     BuildFailure, BuildFilter, BuildLogLine, BuildLogPage, BuildRow, DeletedTemplate, Layer, LayerUse,

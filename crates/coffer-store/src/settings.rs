@@ -2,7 +2,7 @@
 
 use coffer_core::commit::CommitPolicy;
 use coffer_core::event::{Event, SettingsChanged};
-use coffer_core::{Millis, OnTimeout, ProjectId};
+use coffer_core::{AgentId, Millis, OnTimeout, ProjectId};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::Row;
@@ -28,6 +28,37 @@ pub struct ProjectSettings {
     pub retention: Retention,
     #[serde(skip_serializing_if = "GitSettings::is_unset")]
     pub git: GitSettings,
+    #[serde(skip_serializing_if = "TaskRules::is_unset")]
+    pub tasks: TaskRules,
+}
+
+/// What starts a task by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskRules {
+    /// A label that makes a task of an issue on GitHub and starts it.
+    pub label: Option<String>,
+    /// A login: assigning it to an issue does the same.
+    pub assignee: Option<String>,
+    /// A handle, without `@`: naming it in a comment does the same, or steers the task that there is.
+    pub mention: Option<String>,
+    /// The agent of such tasks.
+    pub agent: Option<AgentId>,
+    /// Whether giving a task to an agent starts it.
+    pub start_on_assign: bool,
+    /// Whether moving a task to `in_progress` starts it.
+    pub start_on_move: bool,
+}
+
+impl TaskRules {
+    fn is_unset(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether anything on a forge starts a task.
+    pub fn listens(&self) -> bool {
+        self.label.is_some() || self.assignee.is_some() || self.mention.is_some()
+    }
 }
 
 /// Author and messages of commits.

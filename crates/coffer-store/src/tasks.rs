@@ -7,6 +7,7 @@ mod change;
 mod issues;
 mod review;
 mod talk;
+mod triggers;
 
 use coffer_core::event::{Event, TaskMoved};
 use coffer_core::{AgentId, Attention, Millis, Priority, ProjectId, RunId, TaskId, TaskIssue, TaskState};
@@ -23,6 +24,7 @@ pub(crate) use attempts::{begin, run_ended, run_started};
 pub use change::{Place, TaskEdit};
 pub use review::{AboutPull, Heard, LogReader, ProjectBehind, SaidThere};
 pub use talk::TaskMessage;
+pub use triggers::{PollDue, Remark, Triggered};
 
 const READ: &str = "read tasks";
 const CHANGE: &str = "change a task";

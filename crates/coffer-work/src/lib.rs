@@ -20,5 +20,6 @@ pub mod models;
 pub mod results;
 pub mod reviews;
 pub mod tasks;
+pub mod triggers;
 pub mod webhooks;
 pub mod workshop;

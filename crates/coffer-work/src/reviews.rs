@@ -14,6 +14,7 @@ use coffer_store::{AboutPull, EventRow, Heard, LogReader, ProjectBehind, Store, 
 use tokio_util::sync::CancellationToken;
 
 use crate::tasks::Tasks;
+use crate::workshop::OWN_STATUS;
 use coffer_fleet::Follower;
 
 const PAGE: u32 = 200;
@@ -195,7 +196,8 @@ fn failed_check(
     name: Option<String>,
     outcome: Option<&str>,
 ) -> Option<(AboutPull, Heard)> {
-    if !matches!(outcome?, "failure" | "error" | "timed_out") {
+    // Our own status says what the task knows.
+    if !matches!(outcome?, "failure" | "error" | "timed_out") || name.as_deref() == Some(OWN_STATUS) {
         return None;
     }
     let commit = commit?;

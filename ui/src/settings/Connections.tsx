@@ -17,6 +17,20 @@ import { SettingsFrame } from "./SettingsFrame";
 type Connection = Schemas["Connection"];
 type NewConnection = Schemas["NewConnection"];
 
+/** The secret that a token typed here is kept in. */
+const ownSecret = (name: string) => `${name}-token`;
+
+/** The hosts of a forge that get its token: the API's and git's. */
+export function hostsOf(address: string): string[] {
+  if (address === "") return ["api.github.com", "github.com"];
+  try {
+    const host = new URL(address).hostname;
+    return host.startsWith("api.") ? [host, host.slice("api.".length)] : [host];
+  } catch {
+    return [];
+  }
+}
+
 function Check({ connection }: { connection: Connection }) {
   const [repository, setRepository] = useState("");
   const check = useMutation({
@@ -78,19 +92,29 @@ export function Connections() {
   });
   const [name, setName] = useState("github");
   const [secret, setSecret] = useState("");
+  const [token, setToken] = useState("");
   const [hook, setHook] = useState("");
   const [address, setAddress] = useState("");
   const [removing, setRemoving] = useState<Connection>();
   const body = (): NewConnection => ({
     name,
     kind: "github",
-    secret,
+    secret: token === "" ? secret : ownSecret(name),
     ...(hook === "" ? {} : { webhook_secret: hook }),
     ...(address === "" ? {} : { base_url: address }),
   });
   const make = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/forge/connections", { body: body() })),
+    mutationFn: async () => {
+      if (token !== "") {
+        const params = { path: { name: ownSecret(name) } };
+        await take(api.PUT("/api/v1/secrets/{name}", { params, body: { value: token, hosts: hostsOf(address) } }));
+        setToken("");
+        setSecret(ownSecret(name));
+      }
+      return take(api.POST("/api/v1/forge/connections", { body: body() }));
+    },
     onSuccess: fresh,
+    onSettled: () => void queries.invalidateQueries({ queryKey: ["secrets"] }),
   });
   const names = secrets.data?.items.map((one) => one.name) ?? [];
   return (
@@ -109,12 +133,19 @@ export function Connections() {
           placeholder="GitHub's own"
           hint="For GitHub Enterprise: https://HOST/api/v3"
         />
+        <TextField
+          label="Token"
+          type="password"
+          value={token}
+          onChange={(event) => setToken(event.target.value)}
+          hint="Fine-grained, with write access to contents, pull requests and issues. Kept as a secret for this forge only."
+        />
         <SelectField
-          label="Secret with the token"
-          required
+          label="Or a secret with the token"
+          required={token === ""}
+          disabled={token !== ""}
           value={secret}
           onChange={(event) => setSecret(event.target.value)}
-          hint="Store it under Secrets first."
         >
           <option value="">Choose one</option>
           {names.map((one) => (

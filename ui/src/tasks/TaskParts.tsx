@@ -19,6 +19,7 @@ import { moment, money, plainText } from "../ui/format";
 import { Card, Facts } from "../ui/layout";
 import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
+import { PullLink } from "../work/PullLink";
 import { needsOf } from "./activity";
 import { EditTask } from "./NewTask";
 import { StartDialog } from "./StartDialog";
@@ -69,6 +70,16 @@ export function Wanted({ task }: { task: Task }) {
           ],
           ["Labels", task.labels.map(plainText).join(", ") || "–"],
           ["Repository", plainText(task.repository ?? "") || "none"],
+          ...(task.issue == null
+            ? []
+            : [
+                [
+                  "Issue",
+                  <PullLink key="issue" url={task.issue.url}>
+                    {`#${task.issue.number} by ${plainText(task.issue.author)}`}
+                  </PullLink>,
+                ] as [string, React.ReactNode],
+              ]),
           ["From branch", plainText(task.base_branch ?? "") || "the default"],
           ["Agent", plainText(task.agent_id ? (names.get(task.agent_id) ?? task.agent_id) : "none")],
           ["Model", plainText(task.model ?? "") || "the agent's default"],

@@ -7,7 +7,7 @@ use axum::extract::State;
 use coffer_core::settings::Period;
 use coffer_core::{LifetimePolicy, ProjectId};
 use coffer_store::{
-    GitSettings, ProjectQuotas, ProjectSettings, Quotas, Retention, Scope, VersionedSettings,
+    GitSettings, ProjectQuotas, ProjectSettings, Quotas, Retention, Scope, TaskRules, VersionedSettings,
 };
 use http::{HeaderMap, HeaderValue, header};
 
@@ -20,7 +20,8 @@ use crate::body::Checked;
 use crate::error::ApiError;
 use coffer_api_types::ErrorShape;
 use coffer_api_types::limits::{
-    GitShape, Lease, QuotaState, QuotasShape, RetentionShape, Settings, SettingsShape, UseShape,
+    GitShape, Lease, QuotaState, QuotasShape, RetentionShape, Settings, SettingsShape, TaskRulesShape,
+    UseShape,
 };
 use coffer_core::clock::rfc3339;
 
@@ -45,6 +46,43 @@ fn checked_git(shape: GitShape) -> Result<GitSettings, ApiError> {
     }
     shape.commits.check().map_err(|why| ApiError::invalid("git.commits", why.to_string()))?;
     Ok(GitSettings { name: shape.name, email: shape.email, commits: shape.commits })
+}
+
+fn rules_shape(rules: TaskRules) -> TaskRulesShape {
+    let TaskRules { label, assignee, mention, agent, start_on_assign, start_on_move } = rules;
+    TaskRulesShape { label, assignee, mention, agent_id: agent, start_on_assign, start_on_move }
+}
+
+fn checked_rules(shape: TaskRulesShape) -> Result<TaskRules, ApiError> {
+    let is_login = |text: &String| {
+        (1..=100).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_[]".contains(&b))
+    };
+    for (field, text) in [("tasks.assignee", &shape.assignee), ("tasks.mention", &shape.mention)] {
+        if !text.as_ref().is_none_or(is_login) {
+            return Err(ApiError::invalid(
+                field,
+                "must be a login of 1 to 100 letters, digits and dashes, without `@`",
+            ));
+        }
+    }
+    let is_label = |text: &String| {
+        (1..=100).contains(&text.chars().count())
+            && text.trim() == text
+            && !text.chars().any(char::is_control)
+    };
+    if !shape.label.as_ref().is_none_or(is_label) {
+        return Err(ApiError::invalid("tasks.label", "must have 1 to 100 characters"));
+    }
+    let TaskRulesShape { label, assignee, mention, agent_id, start_on_assign, start_on_move } = shape;
+    let rules = TaskRules { label, assignee, mention, agent: agent_id, start_on_assign, start_on_move };
+    if rules.listens() && rules.agent.is_none() {
+        return Err(ApiError::invalid(
+            "tasks.agent_id",
+            "is needed: it says which agent works on such tasks",
+        ));
+    }
+    Ok(rules)
 }
 
 fn checked_settings(shape: SettingsShape, policy: &LifetimePolicy) -> Result<ProjectSettings, ApiError> {
@@ -80,6 +118,7 @@ fn checked_settings(shape: SettingsShape, policy: &LifetimePolicy) -> Result<Pro
             audit_days: kept.audit_days,
         },
         git: checked_git(shape.git)?,
+        tasks: checked_rules(shape.tasks)?,
     })
 }
 
@@ -100,6 +139,7 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
             audit_days: days(kept.audit),
         },
         git: git_shape(own.git.clone()),
+        tasks: rules_shape(own.tasks.clone()),
     };
     let own = SettingsShape {
         timeout_s: own.timeout_s,
@@ -114,6 +154,7 @@ fn shown(app: &App, found: VersionedSettings) -> (HeaderMap, Json<Settings>) {
             audit_days: own.retention.audit_days,
         },
         git: git_shape(own.git),
+        tasks: rules_shape(own.tasks),
     };
     (tag(found.version), Json(Settings { own, in_force }))
 }
@@ -146,6 +187,13 @@ async fn change(
     let version = wanted_version(headers)?;
     let there = app.store.project(scope, project).await.map_err(ApiError::store)?;
     there.ok_or_else(|| ApiError::nothing("project", project))?;
+    if let Some(agent) = settings.tasks.agent {
+        let inside = app.store.operator().acting_for(project, None);
+        let known = app.store.agent(&inside, agent).await.map_err(ApiError::store)?;
+        known.ok_or_else(|| {
+            ApiError::invalid("tasks.agent_id", format!("names no agent of this project: {agent}"))
+        })?;
+    }
     let set = app.store.set_project_settings(scope, project, version, settings).await;
     let set = set.map_err(ApiError::store)?.ok_or_else(changed_meanwhile)?;
     app.limiter.set(project, set.settings.clone());

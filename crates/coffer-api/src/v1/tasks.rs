@@ -1,6 +1,8 @@
 //! Tasks. Their attempts and messages are in `work`.
 
 mod origin;
+mod row;
+mod rules;
 mod shape;
 mod work;
 
@@ -9,7 +11,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::{Priority, TaskId, TaskState};
-use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskFilter, TaskOrder, TaskRow};
+use coffer_store::{NewTask as NewRow, Place, TaskEdit, TaskFilter, TaskOrder};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 
 use super::board::{by_people, refusal};
@@ -18,13 +20,14 @@ use super::page::Part;
 use super::projects::wanted_version;
 use super::repositories::plain_name;
 use crate::app::App;
-use crate::auth::{Caller, Id, Need, Read, Write};
+use crate::auth::{Caller, Id, Read, Write};
 use crate::body::Checked;
 use crate::context::Context;
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, TaskQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
+use row::{actor, found, tagged};
 pub(super) use work::*;
 
 const MOST_CHECK_TRIES: i64 = 10;
@@ -42,23 +45,6 @@ impl std::str::FromStr for After {
         let (place, task) = text.split_once('.').ok_or(())?;
         Ok(Self(place.parse().map_err(drop)?, task.parse().map_err(drop)?))
     }
-}
-
-fn actor<N>(caller: &Caller<N>) -> String {
-    match caller.scope.agent() {
-        Some(agent) => format!("agent:{agent}"),
-        None => format!("key:{}", caller.key_id),
-    }
-}
-
-fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {
-    let tag = HeaderValue::try_from(format!("\"{}\"", task.version)).expect("digits in quotes");
-    (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shape::shown(task)))
-}
-
-pub(super) async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
-    let row = app.store.task(&caller.scope, task).await.map_err(ApiError::store)?;
-    row.ok_or_else(|| ApiError::nothing("task", task))
 }
 
 /// Puts a task on the board, at the end of its column. With `issue_url` the task is for that issue, and the open task for
@@ -85,6 +71,9 @@ pub(super) async fn create(
     let origin = origin::of(&app, &caller, &mut request, &asked_at).await?;
     let another = request.another;
     let request = shape::checked_new(request)?;
+    let has_repository = request.repository.is_some();
+    let asked = rules::Asked { agent: request.agent_id, state: request.state, has_repository };
+    let cause = rules::cause(&app, &caller, None, &asked).await?;
     let new = NewRow {
         title: request.title,
         description: request.description,
@@ -117,6 +106,9 @@ pub(super) async fn create(
         let set = app.store.set_check_tries(&caller.scope, task.id, check_tries, &actor(&caller)).await;
         set.map_err(|error| refusal(error, task.id))?;
         task = found(&app, &caller, task.id).await?;
+    }
+    if let Some(cause) = cause.filter(|_| is_new) {
+        task = rules::start(&app, &caller, &task, cause).await?;
     }
     let place = HeaderValue::try_from(format!("/api/v1/tasks/{}", task.id)).expect("letters and digits");
     let (mut headers, body) = tagged(task);
@@ -238,6 +230,13 @@ pub(super) async fn change(
         attention_over: request.needs_attention == Some(false),
     };
     let version = wanted_version(&headers)?;
+    let before = found(&app, &caller, task).await?;
+    let asked = rules::Asked {
+        agent: edit.agent.flatten(),
+        state: edit.state,
+        has_repository: edit.repository.as_ref().map_or(before.repository.is_some(), Option::is_some),
+    };
+    let cause = rules::cause(&app, &caller, Some(&before), &asked).await?;
     let changed = app.store.edit_task(&caller.scope, task, version, edit, &actor(&caller)).await;
     let mut changed = changed.map_err(|error| refusal(error, task))?;
     if let Some(on_review) = on_review {
@@ -249,6 +248,9 @@ pub(super) async fn change(
         let set = app.store.set_check_tries(&caller.scope, task, check_tries, &actor(&caller)).await;
         set.map_err(|error| refusal(error, task))?;
         changed = found(&app, &caller, task).await?;
+    }
+    if let Some(cause) = cause {
+        changed = rules::start(&app, &caller, &changed, cause).await?;
     }
     Ok(tagged(changed))
 }

@@ -6,7 +6,6 @@ use coffer_api_types::agents::{Definition, NewAgent, PresetInfo};
 use coffer_api_types::secrets::NewValue;
 use coffer_core::AgentId;
 
-use super::agent_id;
 use crate::context::Context;
 use crate::failure::{Failure, USAGE};
 use crate::{agents, ask, escape, printer, terminal};
@@ -84,4 +83,9 @@ async fn make(context: &Context) -> Result<Chosen, Failure> {
     let made = context.client.create_agent(&new).await?;
     printer::note(&format!("added agent {}", made.name));
     Ok(Chosen { id: agent_id(&made.id)?, name: made.name })
+}
+
+/// An id of the API's own.
+fn agent_id(text: &str) -> Result<AgentId, Failure> {
+    text.parse().map_err(|_| Failure::new("the agent's id cannot be read"))
 }

@@ -6,7 +6,6 @@ use coffer_api_types::repositories::{NewRepository, Repository};
 use coffer_client::Error;
 use coffer_core::forge::{BadAddress, ForgeAddress};
 
-use super::Fix;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::forge::{self, Place};
@@ -28,6 +27,14 @@ pub(super) struct Source {
     pub(super) base: Option<String>,
 }
 
+/// Where a text is to be done, as far as it was said.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Where<'a> {
+    pub(super) repo: Option<&'a str>,
+    pub(super) dir: Option<&'a Path>,
+    pub(super) base: Option<&'a str>,
+}
+
 /// What the target is.
 #[derive(Debug)]
 pub(super) enum Aim<'a> {
@@ -38,14 +45,14 @@ pub(super) enum Aim<'a> {
 
 impl<'a> Aim<'a> {
     /// Reads the target; connects to nothing.
-    pub(super) fn of(context: &Context, target: &'a str, fix: &Fix) -> Result<Self, Failure> {
+    pub(super) fn of(context: &Context, target: &'a str, place: &Where<'_>) -> Result<Self, Failure> {
         if target.is_empty() {
             return Err(Failure::usage("the text is empty").hint("name an issue, or say what is to be done"));
         }
         if !is_issue(target, context)? {
             return Ok(Self::Text(target));
         }
-        if fix.repo.is_some() || fix.dir.is_some() {
+        if place.repo.is_some() || place.dir.is_some() {
             return Err(
                 Failure::usage("the issue's address names its repository").hint("leave out --repo and --dir")
             );
@@ -56,7 +63,12 @@ impl<'a> Aim<'a> {
 
 impl Source {
     /// Finds the repository; registers or copies it if necessary.
-    pub(super) async fn of(context: &Context, aim: Aim<'_>, fix: &Fix, asks: bool) -> Result<Self, Failure> {
+    pub(super) async fn of(
+        context: &Context,
+        aim: Aim<'_>,
+        place: &Where<'_>,
+        asks: bool,
+    ) -> Result<Self, Failure> {
         let text = match aim {
             Aim::Issue(url) => return Ok(Self { issue: Some(url.to_string()), ..Self::default() }),
             Aim::Text(text) => text,
@@ -65,7 +77,7 @@ impl Source {
         let title: String = first.chars().take(LONGEST_TITLE).collect();
         let description = if title == text { String::new() } else { text.to_string() };
         let source = Self { title, description, ..Self::default() };
-        match &fix.repo {
+        match place.repo {
             Some(named) if is_address(named) => {
                 let made = registered(context, named, asks).await?;
                 Ok(Self { repository: Some(made.name), ..source })
@@ -75,7 +87,7 @@ impl Source {
                 Ok(Self { repository: Some(found.repository.name), ..source })
             }
             None => {
-                let (repository, base) = here(context, fix, asks).await?;
+                let (repository, base) = here(context, place, asks).await?;
                 Ok(Self { repository: Some(repository), base, ..source })
             }
         }
@@ -211,8 +223,8 @@ impl Tree {
 
 /// The repository of a directory: on its forge if that is connected, else a copy on the server. Returns its name and the branch
 /// to start from.
-async fn here(context: &Context, fix: &Fix, asks: bool) -> Result<(String, Option<String>), Failure> {
-    let tree = Tree::at(fix.dir.as_deref().unwrap_or(Path::new(".")))?;
+async fn here(context: &Context, place: &Where<'_>, asks: bool) -> Result<(String, Option<String>), Failure> {
+    let tree = Tree::at(place.dir.unwrap_or(Path::new(".")))?;
     let origin = tree.origin.clone().filter(|origin| origin.parse::<ForgeAddress>().is_ok());
     if let Some(origin) = origin {
         match context.client.create_repository(&by_url(&origin)).await {
@@ -228,7 +240,8 @@ async fn here(context: &Context, fix: &Fix, asks: bool) -> Result<(String, Optio
             Err(error) => return Err(error.into()),
         }
     }
-    let branch = fix.base.clone().or_else(|| tree.branch.clone()).unwrap_or_else(|| DETACHED.into());
+    let branch =
+        place.base.map(str::to_string).or_else(|| tree.branch.clone()).unwrap_or_else(|| DETACHED.into());
     let repository = copy(context, &tree, &branch).await?;
     Ok((repository, Some(branch)))
 }

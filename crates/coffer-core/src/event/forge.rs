@@ -174,6 +174,12 @@ pub struct GithubIssue {
     pub by: GithubBy,
     pub number: Option<i64>,
     pub state: Option<String>,
+    /// The label that was added or removed.
+    #[serde(default)]
+    pub label: Option<String>,
+    /// The person who was assigned or unassigned.
+    #[serde(default)]
+    pub assignee: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

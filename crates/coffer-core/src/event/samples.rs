@@ -397,7 +397,13 @@ pub(super) fn samples() -> Vec<Event> {
             body: some("Why?"),
             association: some("MEMBER"),
         }),
-        Event::GithubIssues(GithubIssue { by: github(), number: Some(8), state: some("open") }),
+        Event::GithubIssues(GithubIssue {
+            by: github(),
+            number: Some(8),
+            state: some("open"),
+            label: some("cofferdam"),
+            assignee: None,
+        }),
         Event::GithubStatus(GithubStatus {
             by: github(),
             commit: Some("a".repeat(40)),

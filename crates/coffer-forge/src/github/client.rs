@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use coffer_core::ProjectId;
+use coffer_core::event::{Event, PullNote};
 use coffer_core::network::HostName;
 use coffer_core::sync::Mutex;
+use coffer_core::{ProjectId, RepositoryId};
 use coffer_store::{Credential, Secret, Store};
 use http::{HeaderMap, Method, Response, StatusCode};
 use serde_json::Value;
@@ -19,7 +20,7 @@ use super::convert::{list, repository, strange};
 use super::limit::{self, Limits};
 use super::transport::{Address, LONGEST_ANSWER, Silence, Transport};
 use crate::ForgeError;
-use crate::forge::RemoteRepository;
+use crate::forge::{Pull, RemoteRepository};
 use coffer_http::breaker::{Breaker, Policy, Standing};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -188,6 +189,21 @@ impl Client {
             }
         };
         Ok(list(&told)?.iter().map(repository).collect())
+    }
+
+    /// Records that a pull request was opened through this server.
+    pub(super) async fn record_opened(&self, repository: Option<RepositoryId>, pull: &Pull) -> Answer<()> {
+        let Some(repository) = repository else { return Ok(()) };
+        let scope = self.store.operator().acting_for(self.project, None);
+        let note = PullNote {
+            number: pull.number,
+            head: pull.head.clone(),
+            base: pull.base.clone(),
+            state: pull.state,
+            head_commit: pull.head_commit.clone(),
+            merge_commit: None,
+        };
+        Ok(self.store.record_repository_event(&scope, repository, Event::PullOpened(note)).await?)
     }
 
     /// Requests JSON.

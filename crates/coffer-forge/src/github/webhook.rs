@@ -86,6 +86,8 @@ pub(crate) fn event_of(name: &str, told: &Value) -> Option<Event> {
             by,
             number: issue["number"].as_i64(),
             state: short(&issue["state"]),
+            label: short(&told["label"]["name"]),
+            assignee: short(&told["assignee"]["login"]),
         }),
         "status" => Event::GithubStatus(GithubStatus {
             by,

@@ -193,6 +193,7 @@ async fn a_pull_request_goes_its_whole_way() {
     assert_eq!(forge.update_issue(issue.number, change).await.unwrap().state, IssueState::Closed);
     assert_eq!(forge.issues(None, part()).await.unwrap().items.len(), 1);
     assert!(matches!(forge.issue(99).await, Err(ForgeError::NotFound { .. })));
+    assert_eq!(stage.events("pull.opened").await.len(), 1);
     stage.fake.assert_no_flaws();
 }
 

@@ -206,7 +206,7 @@ async fn a_local_issue_is_named_by_number_path_or_address() {
         );
     }
     let elsewhere = json!({"issue_url": format!("http://elsewhere.example.com{path}")});
-    work.app.post("/api/v1/tasks", elsewhere).await.expect(422);
+    work.app.post("/api/v1/tasks", elsewhere).await.expect(409);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -61,6 +61,7 @@ mod templates;
 mod tenancy;
 mod traces;
 mod transcripts;
+mod triggers;
 mod usage;
 mod volumes;
 mod watching;

@@ -33,6 +33,8 @@ pub enum LogReader {
     Reviews,
     /// Stores results of attempts.
     Results,
+    /// Starts tasks for what happens to issues.
+    Triggers,
 }
 
 coffer_core::names!(LogReader);
@@ -247,7 +249,7 @@ async fn pass(
 }
 
 /// The tasks of this pull request.
-async fn tasks_of(
+pub(super) async fn tasks_of(
     connection: &mut AnyConnection,
     project: ProjectId,
     pull: &AboutPull,
@@ -281,7 +283,10 @@ async fn tasks_of(
 
 /// The installation that has the task's repository: it executes the attempt, whichever server handles the
 /// review.
-async fn keeper(connection: &mut AnyConnection, task: TaskId) -> Result<Option<String>, StoreError> {
+pub(super) async fn keeper(
+    connection: &mut AnyConnection,
+    task: TaskId,
+) -> Result<Option<String>, StoreError> {
     let row = sqlx::query(
         "SELECT r.installation FROM tasks AS t JOIN repositories AS r
              ON r.project_id = t.project_id AND (t.repository = r.id OR t.repository = r.name)
@@ -369,7 +374,7 @@ async fn starts(connection: &mut AnyConnection, task: &TaskRow) -> Result<bool, 
 }
 
 #[expect(clippy::too_many_arguments, reason = "a row of a table")]
-async fn say(
+pub(super) async fn say(
     connection: &mut AnyConnection,
     scope: &ProjectScope,
     task: TaskId,

@@ -14,6 +14,7 @@ mod executions;
 mod fixtures;
 mod git;
 mod idempotency;
+mod issues;
 mod keys;
 mod limits;
 mod lists;

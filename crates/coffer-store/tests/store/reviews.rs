@@ -25,10 +25,24 @@ fn start() -> StartTask {
 
 /// A task whose first attempt ended with a pull request.
 async fn in_review(store: &Store, scope: &ProjectScope, repository: &str, url: &str) -> TaskId {
+    in_review_of(store, scope, repository, url, None).await
+}
+
+/// The same for an issue.
+async fn in_review_of(
+    store: &Store,
+    scope: &ProjectScope,
+    repository: &str,
+    url: &str,
+    issue: Option<coffer_core::TaskIssue>,
+) -> TaskId {
     let name = format!("a{}", rand_name());
     let agent = store.create_agent(scope, name.as_str()).await.unwrap().id;
     let new = NewTask { repository: Some(repository.into()), agent: Some(agent), ..crate::tasks::new("t") };
-    let task = store.create_task(scope, new).await.unwrap().id;
+    let task = match issue {
+        None => store.create_task(scope, new).await.unwrap().id,
+        Some(issue) => store.create_task_for_issue(scope, new, issue, false).await.unwrap().0.id,
+    };
     store.start_task(scope, task, start()).await.unwrap();
     let operator = store.operator();
     let runner = store.enter_runner(&operator, &rand_name(), 1).await.unwrap();
@@ -98,6 +112,29 @@ on_both! {
         // A finished task stays finished.
         tell(&store, &mine, vec![(AboutPull::Number(app, 7), Heard::Closed)]).await;
         assert_eq!(found(&store, &mine, by_name).await.attention, None);
+    }
+
+    async fn a_merge_closes_the_local_issue_of_the_task(database: &TestDatabase) {
+        let store = database.open().await;
+        let mine = project(&store, "mine").await;
+        let app = repository(&store, &mine, "app").await;
+        let number = store.create_issue(&mine, app, "squeaks", "", "key:x").await.unwrap().number;
+        let issue = coffer_core::TaskIssue {
+            repository_id: app,
+            number,
+            url: "/x".into(),
+            author: "key:x".into(),
+            assignees: Vec::new(),
+        };
+        let task = in_review_of(&store, &mine, "app", "/x/pulls/3", Some(issue)).await;
+        for _ in 0..2 {
+            tell(&store, &mine, vec![(AboutPull::Number(app, 3), Heard::Merged)]).await;
+        }
+        assert_eq!(found(&store, &mine, task).await.state, TaskState::Done);
+        let issue = store.issue(&mine, app, number).await.unwrap().unwrap();
+        assert_eq!(issue.state, coffer_core::forge::IssueState::Closed);
+        let events = store.events(&mine, 0, 1000).await.unwrap();
+        assert_eq!(events.iter().filter(|event| event.kind == "issue.closed").count(), 1);
     }
 
     async fn a_merge_ends_an_attempt_that_is_under_way(database: &TestDatabase) {

@@ -112,6 +112,11 @@ impl Git {
         Self { store, fleet, forges, exec, telemetry }
     }
 
+    /// The forges that it works with.
+    pub fn forges(&self) -> &Forges {
+        &self.forges
+    }
+
     /// Runs an operation and records it, with an event when it begins and one when it ends.
     async fn recorded<T: Serialize>(
         &self,

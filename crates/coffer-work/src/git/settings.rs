@@ -1,12 +1,14 @@
 //! An operator's settings of forges.
 
-use coffer_core::settings::ByteSize;
+use coffer_core::settings::{ByteSize, Period};
 use coffer_forge::{GitLimits, PrivateHosts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// With less, git cannot merge larger files.
 const LEAST_MEMORY: ByteSize = ByteSize::mib(64);
+/// GitHub allows 5000 requests an hour, and three are made for each repository.
+const SHORTEST_POLL: Period = Period::secs(10);
 
 /// `[forge]`: forges that projects connect to, and limits of git for local repositories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -16,6 +18,9 @@ pub struct ForgeSettings {
     /// company's network: `ghe.example.com`, or `ghe.example.com:8443` for only that port. Others must have
     /// public addresses.
     pub private_hosts: Vec<String>,
+    /// How often a repository of a connection without webhooks is asked what happened to its issues and pull requests, if
+    /// the settings of its project let issues start tasks; at least 10 s.
+    pub poll_every: Period,
     /// The largest push, bundle or Git LFS object.
     pub max_push: ByteSize,
     /// The largest local repository, with its Git LFS objects.
@@ -35,6 +40,7 @@ impl Default for ForgeSettings {
         let limits = GitLimits::default();
         Self {
             private_hosts: Vec::new(),
+            poll_every: Period::secs(60),
             max_push: ByteSize::bytes(limits.push),
             max_repository: ByteSize::bytes(limits.repository),
             git_memory: ByteSize::bytes(limits.memory),
@@ -54,6 +60,9 @@ impl ForgeSettings {
         let least = |size: ByteSize, least: ByteSize, name| {
             if size >= least { Ok(()) } else { Err((name, format!("must be at least {least}"))) }
         };
+        if self.poll_every < SHORTEST_POLL {
+            return Err(("forge.poll_every", format!("must be at least {SHORTEST_POLL}")));
+        }
         least(self.max_push, ByteSize::mib(1), "forge.max_push")?;
         least(self.max_repository, ByteSize::mib(1), "forge.max_repository")?;
         least(self.git_memory, LEAST_MEMORY, "forge.git_memory")?;

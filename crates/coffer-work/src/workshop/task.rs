@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coffer_core::agent::{AgentReport, FailedCheck, Job, Talk};
+use coffer_core::forge::StatusState;
 use coffer_core::{Code, RunId, SandboxId, StepCode};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
@@ -276,7 +277,12 @@ impl Workshop for TaskShop {
         let pushed = self
             .bench
             .with_git(&at, order, |git, session, order| async move { git.push(&session, order).await });
-        expect(&pushed.await?, commit)
+        expect(&pushed.await?, commit)?;
+        if branch == brief.branch {
+            let said = "an agent has pushed; its pull request follows";
+            self.bench.report(&at.scope, &brief.repository, commit, StatusState::Pending, said).await;
+        }
+        Ok(())
     }
 
     async fn ensure_pull(
@@ -309,7 +315,13 @@ impl Workshop for TaskShop {
         let found = self
             .bench
             .with_git(&at, order, |git, session, order| async move { git.propose(&session, order).await });
-        Ok(kept_pull(repository, found.await?))
+        let found = found.await?;
+        let said = match checked {
+            Some(_) => "the check of the task passed",
+            None => "the work is done; the task has no check",
+        };
+        self.bench.report(&at.scope, repository, commit, StatusState::Success, said).await;
+        Ok(kept_pull(repository, found))
     }
 
     async fn finish(&self, brief: &Brief, sandbox: Option<SandboxId>, how: Ending) -> Result<(), StepError> {
@@ -320,6 +332,11 @@ impl Workshop for TaskShop {
         let Some(sandbox) = sandbox else { return Ok(()) };
         let at = self.station(brief, sandbox);
         let own = self.own_attempt(brief).await?;
+        let commit = own.as_ref().and_then(|attempt| attempt.note.commit.clone());
+        if let (Ending::Failed | Ending::Cancelled, Some(commit)) = (how, commit) {
+            let said = "the attempt ended without a pull request: the task says why";
+            self.bench.report(&at.scope, &brief.repository, &commit, StatusState::Failure, said).await;
+        }
         let was_worked_in = own.is_some_and(|attempt| attempt.note.execution.is_some());
         match how {
             // A person may want to look at the agent's work there.

@@ -149,6 +149,7 @@ fn the_verbs_of_a_client() {
     snapshots(&user);
     owning(&user);
     working(&user);
+    fixing(&user);
     templates(&user);
     bounds(&user);
     operators(&user, &data);
@@ -509,6 +510,74 @@ fn working(user: &User) {
             &["compete", "x"],
             &["compete", "x", "--agents", "coder,coder,coder", "--model", "a,b"],
         ],
+    );
+}
+
+/// From a text and a directory to a pull request, without a forge; and what is refused before anything starts.
+fn fixing(user: &User) {
+    user.check(
+        "fix_refused",
+        &[
+            &["fix"],
+            &["fix", ""],
+            &["fix", "https://github.com/octocat/hello-world"],
+            &["fix", "https://github.com/octocat/hello-world/pull/3"],
+            &["fix", "https://github.com/octocat/hello-world/issues/7", "--repo", "app"],
+            &["fix", "https://github.com/octocat/hello-world/issues/7"],
+            &["fix", "app#99"],
+            &["fix", "do it", "--agent", "nothing"],
+            &["fix", "do it", "--repo", "nothing"],
+            &["fix", "do it", "--dir", "tree"],
+        ],
+    );
+    user.check(
+        "repo_connect",
+        &[
+            &["repo", "connect", "gitlab"],
+            &["repo", "connect", "github", "--token-file", "nothing"],
+            &["repo", "connect", "github", "--host", "https://ghe.example.com"],
+            &["repo", "connections"],
+            &["repo", "available"],
+            &["repo", "disconnect", "nothing"],
+            &["repo", "add", "https://github.com/octocat/hello-world"],
+        ],
+    );
+    let directory = user.scratch.join("door");
+    std::fs::create_dir_all(&directory).unwrap();
+    let git = |words: &[&str]| {
+        let mut git = std::process::Command::new("git");
+        git.current_dir(&directory)
+            .args(["-c", "user.name=Ada", "-c", "user.email=ada@example.com"])
+            .args(words);
+        let output = git.env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    git(&["init", "--quiet", "--initial-branch=trunk"]);
+    std::fs::write(directory.join("README"), "squeaks\n").unwrap();
+    git(&["add", "--all"]);
+    git(&["commit", "--quiet", "--message", "first"]);
+    let definition = user.scratch.join("agent.json");
+    let command = r#"{"preset": "custom", "command": ["sh", "-c", "echo oiled > README; echo I oiled it."]}"#;
+    std::fs::write(&definition, command).unwrap();
+    user.done(&["agent", "add", "oiler", "--definition", definition.to_str().unwrap()]);
+    let fix =
+        ["fix", "Oil the door", "--dir", "door", "--agent", "oiler", "--check", "grep oiled README", "--yes"];
+    let (code, stdout, stderr) = user.output(&fix, "");
+    let url = format!("http://{}/api/v1/repositories/door/pulls/1\n", user.up.listen);
+    assert_eq!((code, stdout.as_str()), (0, url.as_str()), "{stderr}");
+    for told in
+        ["created repository door", "agent-1   done", "check     done", "pull      done", "attempt 1: done"]
+    {
+        assert!(stderr.contains(told), "{told}: {stderr}");
+    }
+    // A check that fails has a code of its own, and its work no pull request.
+    let fix = ["fix", "Oil it again", "--repo", "door", "--agent", "oiler", "--check", "false", "-o", "json"];
+    let (code, stdout, stderr) = user.output(&fix, "");
+    assert_eq!(code, 8, "{stderr}");
+    let told: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (&told["attempt"]["error"]["code"], &told["pull_url"]),
+        (&"check_failed".into(), &serde_json::Value::Null)
     );
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use coffer_core::compete::CompetitionTerms;
-use coffer_core::{CompetitionId, RunId, TaskId};
+use coffer_core::{AgentId, CompetitionId, RunId, TaskId};
 use coffer_store::{
     Attempt as AttemptRow, CompetitionError, RunFailure, StartTask, StepRow, StepState, TaskError,
     TaskMessage, TaskRow,
@@ -13,7 +13,7 @@ use coffer_store::{
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
 
-use super::{actor, found, tagged};
+use super::row::{actor, found, tagged};
 use crate::app::App;
 use crate::auth::{Caller, Id, Read, Write};
 use crate::body::{Checked, MaybeChecked};
@@ -114,13 +114,27 @@ async fn compete(
 }
 
 /// Starts an attempt if the task has everything it needs.
-async fn begin(
+pub(super) async fn begin(
     app: &App,
     caller: &Caller<Write>,
     task: &TaskRow,
     order: StartTask,
 ) -> Result<TaskRow, ApiError> {
-    let Some(agent) = order.agent.or(task.agent) else {
+    check_ready(app, caller, order.agent.or(task.agent), task.repository.is_some()).await?;
+    let started = app.store.start_task(&caller.scope, task.id, order).await;
+    let (row, _) = started.map_err(|error| refusal(error, task.id))?;
+    app.tasks.wake();
+    Ok(row)
+}
+
+/// Refuses to start a task that lacks something.
+pub(super) async fn check_ready(
+    app: &App,
+    caller: &Caller<Write>,
+    agent: Option<AgentId>,
+    has_repository: bool,
+) -> Result<(), ApiError> {
+    let Some(agent) = agent else {
         return Err(ApiError::invalid("agent_id", "is needed: the task has no agent"));
     };
     let found = app.store.agent(&caller.scope, agent).await.map_err(ApiError::store)?;
@@ -141,13 +155,10 @@ async fn begin(
         )
         .hint("set one with PUT /api/v1/agents/{agent}/definition"));
     }
-    if task.repository.is_none() {
+    if !has_repository {
         return Err(ApiError::invalid("repository", "is needed: the task has no repository"));
     }
-    let started = app.store.start_task(&caller.scope, task.id, order).await;
-    let (row, _) = started.map_err(|error| refusal(error, task.id))?;
-    app.tasks.wake();
-    Ok(row)
+    Ok(())
 }
 
 /// Cancels a task: an attempt in progress is ended, and its sandbox is destroyed.
