@@ -4,6 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
 import { Check, MessageSquare, X } from "lucide-react";
 import { api, take } from "../api/client";
+import { useNameOf } from "../api/people";
 import { may } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
@@ -15,6 +16,7 @@ import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
 import { DiffView } from "./DiffView";
 import { Checks, MergeActions, PULL_TONES } from "./Merge";
+import { useRepositories } from "./Repositories";
 
 export function PullPage() {
   const { repository, number } = useParams({ from: "/shell/repositories/$repository/pulls/$number" });
@@ -91,6 +93,9 @@ export function PullPage() {
     event.preventDefault();
     say.mutate();
   };
+  const nameOf = useNameOf();
+  const all = useRepositories();
+  const repositoryName = all.data?.items.find((one) => one.id === repository)?.name ?? repository;
   const pull = query.data;
   if (pull === undefined) return query.error === null ? <Loading /> : <ErrorBox error={query.error} className="m-5" />;
   const said = [
@@ -105,8 +110,12 @@ export function PullPage() {
       title={
         <span className="flex flex-wrap items-center gap-2">
           <Link to="/repositories/$repository" params={{ repository }} className="text-dim hover:text-ink">
-            #{pull.number}
+            {plainText(repositoryName)}
           </Link>
+          <span aria-hidden className="text-dim">
+            /
+          </span>
+          <span className="text-dim">#{pull.number}</span>
           {plainText(pull.title)}
           <Badge tone={PULL_TONES[pull.state] ?? "dim"}>{pull.draft ? "draft" : pull.state}</Badge>
         </span>
@@ -114,7 +123,8 @@ export function PullPage() {
       actions={<MergeActions repository={repository} pull={pull} />}
     >
       <p className="text-dim">
-        {plainText(pull.author)} wants <code className="font-mono text-ink">{plainText(pull.head)}</code> in{" "}
+        {plainText(nameOf(pull.author))} wants to merge{" "}
+        <code className="font-mono text-ink">{plainText(pull.head)}</code> into{" "}
         <code className="font-mono text-ink">{plainText(pull.base)}</code>, changed <Ago at={pull.updated_at} />
       </p>
       {pull.body !== "" && (
@@ -150,15 +160,15 @@ export function PullPage() {
           />
         )}
       </Loaded>
-      <Card title="Said">
+      <Card title="Comments">
         {said.length === 0 ? (
-          <Empty title="Nothing was said yet" />
+          <Empty title="No comments yet" />
         ) : (
           <ol className="divide-y divide-line">
             {said.map((one) => (
               <li key={one.id} className="px-4 py-3">
                 <p className="flex flex-wrap items-center gap-2 text-dim">
-                  <span className="font-medium text-ink">{plainText(one.author)}</span>
+                  <span className="font-medium text-ink">{plainText(nameOf(one.author))}</span>
                   {one.verdict !== undefined && (
                     <Badge tone={one.verdict === "approve" ? "ok" : one.verdict === "request_changes" ? "bad" : "dim"}>
                       {one.verdict.replaceAll("_", " ")}
@@ -174,7 +184,7 @@ export function PullPage() {
         {allowed && (
           <form onSubmit={submit} className="space-y-2 border-t border-line p-4">
             <TextArea
-              label="Say something"
+              label="Comment"
               value={text}
               onChange={(event) => setText(event.target.value)}
               className="font-sans"
@@ -195,7 +205,7 @@ export function PullPage() {
                     disabled={text === ""}
                     icon={<X aria-hidden className="size-4" />}
                   >
-                    Ask for changes
+                    Request changes
                   </Button>
                   <Button onClick={() => review.mutate("approve")} icon={<Check aria-hidden className="size-4" />}>
                     Approve
