@@ -14,7 +14,7 @@ import { paragraphs, plainText } from "../ui/format";
 import { Card, Page } from "../ui/layout";
 import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
-import { DiffView } from "./DiffView";
+import { DiffView, type NewRemark } from "./DiffView";
 import { Checks, MergeActions, PULL_TONES } from "./Merge";
 import { useRepositories } from "./Repositories";
 
@@ -102,6 +102,16 @@ export function PullPage() {
     ...(comments.data?.items.map((one) => ({ ...one, verdict: undefined })) ?? []),
     ...(reviews.data?.items ?? []),
   ].sort((a, b) => a.created_at.localeCompare(b.created_at));
+  const sendReview = async (comments: NewRemark[]) => {
+    const body = { verdict: "comment", body: "", commit: head, comments };
+    try {
+      await take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", { params: { path }, body }));
+      await fresh();
+    } catch (error) {
+      toastError(error);
+      throw error;
+    }
+  };
   const open = pull.state === "open";
   const allowed = may("write");
   return (
@@ -138,24 +148,17 @@ export function PullPage() {
           <DiffView
             diff={shown}
             remarks={remarks.data?.items ?? []}
-            onRemark={
-              !allowed || !open
-                ? undefined
-                : async (remark) => {
-                    const body = { verdict: "comment", body: "", commit: head, comments: [remark] };
-                    try {
-                      await take(
-                        api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", {
-                          params: { path },
-                          body,
-                        }),
-                      );
-                      await fresh();
-                    } catch (error) {
-                      toastError(error);
-                      throw error;
-                    }
-                  }
+            onRemark={allowed && open ? (remark) => sendReview([remark]) : undefined}
+            batch={
+              allowed && open
+                ? [
+                    {
+                      label: (count) => (count === 1 ? "Send 1 comment" : `Send ${count} comments`),
+                      send: (drafts) => sendReview(drafts.map(({ remark }) => remark)),
+                      primary: true,
+                    },
+                  ]
+                : undefined
             }
           />
         )}
