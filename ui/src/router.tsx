@@ -59,6 +59,25 @@ function words<K extends string>(search: Record<string, unknown>, names: K[]): P
   return Object.fromEntries(found.map((name) => [name, String(search[name])])) as Partial<Record<K, string>>;
 }
 
+const AGAIN_MS = 1500;
+
+/**
+ * Loads a page, and waits if the server is away: a page that fails to load would make the router load the document anew, and
+ * the browser show its own error in place of it. A file that is missing while the server answers is one of another version.
+ */
+function patient<T>(load: () => Promise<T>): () => Promise<T> {
+  const attempt = async (): Promise<T> => {
+    try {
+      return await load();
+    } catch (error) {
+      if (await fetch("/ui/icon.svg", { cache: "no-store" }).then(Boolean, () => false)) throw error;
+      await new Promise((done) => setTimeout(done, AGAIN_MS));
+      return attempt();
+    }
+  };
+  return attempt;
+}
+
 const root = createRootRoute({ component: Outlet, notFoundComponent: NotFound, errorComponent: Crashed });
 
 const signIn = createRoute({
@@ -80,6 +99,9 @@ const shell = createRoute({
     if (session() === undefined) await askTabs();
     const to = location.href === "/" ? {} : { to: location.href };
     if (session() === undefined) throw redirect({ to: "/sign-in", search: to });
+    // Other pages are about a project, and an operator has opened none.
+    if (session()?.project === undefined && !["/", "/projects", "/monitoring"].includes(location.pathname))
+      throw redirect({ to: "/projects" });
   },
 });
 
@@ -87,7 +109,7 @@ const page = <P extends string>(path: P, load: () => Promise<Record<string, unkn
   createRoute({
     getParentRoute: () => shell,
     path,
-    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name as never),
+    component: lazyRouteComponent(patient(load as () => Promise<Record<string, never>>), name as never),
   });
 
 const home = createRoute({
@@ -113,26 +135,35 @@ const sandboxes = createRoute({
 const sandbox = createRoute({
   getParentRoute: () => shell,
   path: "/sandboxes/$id",
-  component: lazyRouteComponent(() => import("./pages/SandboxDetail"), "SandboxDetail"),
+  component: lazyRouteComponent(
+    patient(() => import("./pages/SandboxDetail")),
+    "SandboxDetail",
+  ),
 });
 
 const sandboxHome = createRoute({
   getParentRoute: () => sandbox,
   path: "/",
-  component: lazyRouteComponent(() => import("./sandbox/Overview"), "Overview"),
+  component: lazyRouteComponent(
+    patient(() => import("./sandbox/Overview")),
+    "Overview",
+  ),
 });
 
 const tab = <P extends string>(path: P, load: () => Promise<Record<string, unknown>>, name: string) =>
   createRoute({
     getParentRoute: () => sandbox,
     path,
-    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name as never),
+    component: lazyRouteComponent(patient(load as () => Promise<Record<string, never>>), name as never),
   });
 
 const files = createRoute({
   getParentRoute: () => sandbox,
   path: "files",
-  component: lazyRouteComponent(() => import("./sandbox/Files"), "Files"),
+  component: lazyRouteComponent(
+    patient(() => import("./sandbox/Files")),
+    "Files",
+  ),
   validateSearch: (search: Record<string, unknown>): { path?: string; open?: string } => ({
     ...(typeof search.path === "string" ? { path: search.path } : {}),
     ...(typeof search.open === "string" ? { open: search.open } : {}),
@@ -151,7 +182,10 @@ const notebook = createRoute({
 const board = createRoute({
   getParentRoute: () => shell,
   path: "/board",
-  component: lazyRouteComponent(() => import("./tasks/Board"), "Board"),
+  component: lazyRouteComponent(
+    patient(() => import("./tasks/Board")),
+    "Board",
+  ),
   validateSearch: (search: Record<string, unknown>): BoardSearch => ({
     ...words(search, ["task", "q", "priority"]),
     ...(search.waiting === true ? { waiting: true } : {}),
@@ -163,7 +197,10 @@ const board = createRoute({
 const task = createRoute({
   getParentRoute: () => shell,
   path: "/tasks/$task",
-  component: lazyRouteComponent(() => import("./tasks/TaskPage"), "TaskPage"),
+  component: lazyRouteComponent(
+    patient(() => import("./tasks/TaskPage")),
+    "TaskPage",
+  ),
   validateSearch: (search: Record<string, unknown>): { tab?: TaskTab } => {
     const tab = TASK_TABS.find((name) => name === search.tab);
     return tab === undefined || tab === "conversation" ? {} : { tab };
@@ -173,7 +210,10 @@ const task = createRoute({
 const logs = createRoute({
   getParentRoute: () => shell,
   path: "/logs",
-  component: lazyRouteComponent(() => import("./pages/LogSearch"), "LogSearch"),
+  component: lazyRouteComponent(
+    patient(() => import("./pages/LogSearch")),
+    "LogSearch",
+  ),
   validateSearch: (search: Record<string, unknown>): LogSearchQuery =>
     words(search, ["q", "level", "source", "from", "until"]),
 });
@@ -181,39 +221,57 @@ const logs = createRoute({
 const audit = createRoute({
   getParentRoute: () => shell,
   path: "/audit",
-  component: lazyRouteComponent(() => import("./pages/Audit"), "Audit"),
+  component: lazyRouteComponent(
+    patient(() => import("./pages/Audit")),
+    "Audit",
+  ),
   validateSearch: (search: Record<string, unknown>): AuditSearch => words(search, ["actor", "action", "subject"]),
 });
 
 const fork = createRoute({
   getParentRoute: () => shell,
   path: "/forks/$fork",
-  component: lazyRouteComponent(() => import("./forks/CompetitionPage"), "CompetitionPage"),
+  component: lazyRouteComponent(
+    patient(() => import("./forks/CompetitionPage")),
+    "CompetitionPage",
+  ),
 });
 
 const repository = createRoute({
   getParentRoute: () => shell,
   path: "/repositories/$repository",
-  component: lazyRouteComponent(() => import("./repositories/Repository"), "Repository"),
+  component: lazyRouteComponent(
+    patient(() => import("./repositories/Repository")),
+    "Repository",
+  ),
 });
 
 const pull = createRoute({
   getParentRoute: () => shell,
   path: "/repositories/$repository/pulls/$number",
-  component: lazyRouteComponent(() => import("./repositories/PullPage"), "PullPage"),
+  component: lazyRouteComponent(
+    patient(() => import("./repositories/PullPage")),
+    "PullPage",
+  ),
 });
 
 const templates = createRoute({
   getParentRoute: () => shell,
   path: "/templates",
-  component: lazyRouteComponent(() => import("./templates/Templates"), "Templates"),
+  component: lazyRouteComponent(
+    patient(() => import("./templates/Templates")),
+    "Templates",
+  ),
   validateSearch: (search: Record<string, unknown>): { q?: string } => words(search, ["q"]),
 });
 
 const newTemplate = createRoute({
   getParentRoute: () => shell,
   path: "/templates/new",
-  component: lazyRouteComponent(() => import("./templates/NewTemplate"), "NewTemplate"),
+  component: lazyRouteComponent(
+    patient(() => import("./templates/NewTemplate")),
+    "NewTemplate",
+  ),
   validateSearch: (search: Record<string, unknown>): { line?: number } =>
     typeof search.line === "number" ? { line: search.line } : {},
 });
@@ -221,19 +279,28 @@ const newTemplate = createRoute({
 const template = createRoute({
   getParentRoute: () => shell,
   path: "/templates/$template",
-  component: lazyRouteComponent(() => import("./templates/TemplatePage"), "TemplatePage"),
+  component: lazyRouteComponent(
+    patient(() => import("./templates/TemplatePage")),
+    "TemplatePage",
+  ),
 });
 
 const build = createRoute({
   getParentRoute: () => shell,
   path: "/templates/$template/builds/$build",
-  component: lazyRouteComponent(() => import("./templates/BuildPage"), "BuildPage"),
+  component: lazyRouteComponent(
+    patient(() => import("./templates/BuildPage")),
+    "BuildPage",
+  ),
 });
 
 const volume = createRoute({
   getParentRoute: () => shell,
   path: "/volumes/$volume",
-  component: lazyRouteComponent(() => import("./volumes/VolumePage"), "VolumePage"),
+  component: lazyRouteComponent(
+    patient(() => import("./volumes/VolumePage")),
+    "VolumePage",
+  ),
 });
 
 const tree = root.addChildren([

@@ -77,7 +77,7 @@ export function Compare({ competition }: { competition: Competition }) {
   );
   return (
     <Card
-      title="Compared"
+      title="Compare"
       actions={
         <span className="flex flex-wrap items-center gap-2">
           {choose("left", "On the left", pair.left, pair.right)}

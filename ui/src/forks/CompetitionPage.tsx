@@ -114,13 +114,15 @@ export function CompetitionPage() {
             labels={labels}
             won={entry.number === competition.winner}
             amount={amount}
+            fork={competition.id}
+            open={!isOver(competition)}
             onPick={waiting && allowed ? () => setPicking(entry.number) : undefined}
           />
         ))}
       </div>
       <Compare competition={competition} />
       {competition.run_id && <Artifacts of={{ run_id: competition.run_id }} />}
-      <Card title="What was asked">
+      <Card title="Details">
         {competition.prompt !== "" && (
           <p className="border-b border-line p-4 whitespace-pre-wrap">{paragraphs(competition.prompt)}</p>
         )}
@@ -154,7 +156,7 @@ export function CompetitionPage() {
               "Cost so far",
               `${amount(totalCost(competition))}${competition.budget ? ` of ${amount(competition.budget)}` : ""}`,
             ],
-            ["Begun", <Ago key="begun" at={competition.created_at} />],
+            ["Started", <Ago key="begun" at={competition.created_at} />],
             [
               "Task",
               competition.task_id ? (

@@ -8,6 +8,8 @@ import { classes } from "../ui/classes";
 import { duration, paragraphs, plainText } from "../ui/format";
 import { Since } from "../ui/time";
 import { PullLink } from "../work/PullLink";
+import { Thread } from "../transcript/Thread";
+import { useTranscript } from "../transcript/useTranscript";
 import { Tail } from "../work/Tail";
 import { costOf, named, STATE_TONES, wordOf, type Entry } from "./competitions";
 
@@ -17,6 +19,10 @@ interface Props {
   labels: Map<number, string>;
   won: boolean;
   amount: (cost: number) => string;
+  /** The competition. */
+  fork: string;
+  /** Whether the competition goes on, so that its sandboxes exist. */
+  open: boolean;
   onPick?: () => void;
 }
 
@@ -78,7 +84,17 @@ function Figures({ entry, amount }: { entry: Entry; amount: Props["amount"] }) {
   );
 }
 
-export function EntryCard({ entry, labels, won, amount, onPick }: Props) {
+/** What the agent of an entry does, as a conversation if the server keeps one. */
+function EntryWork({ entry, fork, open }: { entry: Entry; fork: string; open: boolean }) {
+  const live = open && !entry.ended_at;
+  const transcript = useTranscript(`/api/v1/sandboxes/fork/${fork}/entries/${entry.number}/transcript`, live);
+  const label = `Work of fork ${entry.number}`;
+  if (transcript.state === "missing" || transcript.state === "failed")
+    return <Tail execution={entry.execution_id ?? ""} label={label} className="h-52 flex-1" />;
+  return <Thread transcript={transcript} label={label} turns={false} className="h-64 flex-1" />;
+}
+
+export function EntryCard({ entry, labels, won, amount, fork, open, onPick }: Props) {
   const agent = useAgentNames().get(entry.agent_id);
   const label = plainText(entry.label);
   const who = [agent === entry.label ? undefined : agent, entry.model]
@@ -120,7 +136,7 @@ export function EntryCard({ entry, labels, won, amount, onPick }: Props) {
       )}
       {entry.summary && (
         <p className="border-t border-line px-4 py-3 break-words whitespace-pre-wrap">
-          {paragraphs(entry.summary).slice(0, 2000)}
+          {paragraphs(entry.summary).slice(0, 600)}
         </p>
       )}
       {entry.prompt && (
@@ -131,14 +147,14 @@ export function EntryCard({ entry, labels, won, amount, onPick }: Props) {
       )}
       <div className="flex flex-1 flex-col border-t border-line">
         {entry.execution_id ? (
-          <Tail execution={entry.execution_id} label={`What fork ${entry.number} writes`} className="h-52 flex-1" />
+          <EntryWork entry={entry} fork={fork} open={open} />
         ) : (
-          <p className="px-4 py-3 text-dim">Its agent has not begun.</p>
+          <p className="px-4 py-3 text-dim">Its agent has not started.</p>
         )}
       </div>
       <footer className="flex min-h-11 flex-wrap items-center justify-end gap-3 border-t border-line px-4 py-2">
         {entry.pull_url && <PullLink url={entry.pull_url} />}
-        {entry.sandbox_id && ["forked", "working", "checking", "done"].includes(entry.state) && (
+        {entry.sandbox_id && open && ["forked", "working", "checking", "done"].includes(entry.state) && (
           <Link
             to="/sandboxes/$id/terminal"
             params={{ id: entry.sandbox_id }}

@@ -67,7 +67,9 @@ function Found({ query }: { query: Omit<LogSearchQuery, "q"> & { search: string 
   return (
     <>
       <p role="status" className="text-dim">
-        {lines.length === 0 ? "" : `${lines.length.toLocaleString()} lines${found.hasNextPage ? " so far" : ""}`}
+        {lines.length === 0
+          ? ""
+          : `${lines.length === 1 ? "1 line" : `${lines.length.toLocaleString()} lines`}${found.hasNextPage ? " so far" : ""}`}
       </p>
       {bySandbox(lines).map(({ id, lines: of }) => (
         <Card
@@ -172,7 +174,7 @@ export function LogSearch() {
         <CopyAs recipe={{ curl: curl("GET", `/api/v1/logs?search=${encodeURIComponent(text || "error")}`) }} />
       </form>
       {query === undefined ? (
-        <Card title="The newest commands of the project">
+        <Card title="Newest commands">
           <Executions onOpen={setOpen} />
         </Card>
       ) : (

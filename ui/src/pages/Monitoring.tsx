@@ -2,6 +2,7 @@ import { lazy, Suspense } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, LoaderCircle } from "lucide-react";
+import { useAgentNames } from "../api/agents";
 import { api, raw, take } from "../api/client";
 import { useSandboxes } from "../api/sandboxes";
 import { useSession } from "../api/session";
@@ -9,9 +10,11 @@ import { Badge } from "../ui/Badge";
 import { CopyAs, curl } from "../ui/CopyAs";
 import { Empty, ErrorBox, Loaded, Loading } from "../ui/feedback";
 import { bytes, duration, mebibytes, money, percentile, plainText, span } from "../ui/format";
-import { Card, Facts, Meter, Page } from "../ui/layout";
+import { Card, Cell, Facts, Meter, Page, Table } from "../ui/layout";
 import { Ago } from "../ui/time";
+import { isPlumbing } from "../work/executions";
 import { alertsOf } from "./alerts";
+import { costsByAgent } from "./costs";
 import { gauge, parseMetrics, quantile, total, type Metrics } from "./metrics";
 
 const Chart = lazy(() => import("../ui/Chart").then((module) => ({ default: module.Chart })));
@@ -325,15 +328,51 @@ function QuotaCard() {
   );
 }
 
+/** What agents cost, as they report it: the newest attempts by agent. */
+function AgentCosts() {
+  const names = useAgentNames();
+  const query = useQuery({
+    queryKey: ["tasks", "newest-attempts"],
+    queryFn: () => take(api.GET("/api/v1/attempts", { params: { query: { limit: 200 } } })),
+  });
+  return (
+    <Card title="Cost of agents, as they report it">
+      <Loaded query={query}>
+        {({ items, next }) => {
+          const rows = costsByAgent(items);
+          if (rows.length === 0) return <Empty title="No attempts yet" />;
+          return (
+            <>
+              <Table label="Cost of agents" head={["Agent", "Attempts", "Succeeded", "Cost"]}>
+                {rows.map(({ agent, attempts, succeeded, cost }) => (
+                  <tr key={agent}>
+                    <Cell className="font-medium">{plainText(names.get(agent) ?? "a removed agent")}</Cell>
+                    <Cell>{attempts}</Cell>
+                    <Cell>{succeeded}</Cell>
+                    <Cell className="tabular-nums">{cost === undefined ? "not reported" : money(cost, "USD")}</Cell>
+                  </tr>
+                ))}
+              </Table>
+              {next && <p className="border-t border-line px-4 py-2 text-dim">Of the newest 200 attempts.</p>}
+            </>
+          );
+        }}
+      </Loaded>
+    </Card>
+  );
+}
+
 function CommandTimes() {
   const query = useQuery({
     queryKey: ["executions", "all"],
-    queryFn: () => take(api.GET("/api/v1/executions", { params: { query: { limit: 100 } } })),
+    queryFn: () => take(api.GET("/api/v1/executions", { params: { query: { limit: 200 } } })),
   });
   return (
-    <Card title="The newest 100 commands">
+    <Card title="Newest commands">
       <Loaded query={query}>
-        {({ items }) => {
+        {({ items: all }) => {
+          // git around an agent's work is the server's own.
+          const items = all.filter((one) => !isPlumbing(one));
           const ended = items.filter((one) => one.ended_at);
           const times = ended
             .map((one) => Date.parse(one.ended_at ?? "") - Date.parse(one.started_at))
@@ -348,10 +387,10 @@ function CommandTimes() {
           return (
             <Facts
               facts={[
-                ["Half took at most (p50)", show(0.5)],
+                ["Median", show(0.5)],
                 ["p95", show(0.95)],
                 ["p99", show(0.99)],
-                ["Ended badly", `${failed} of ${items.length}`],
+                ["Failed", `${failed} of ${items.length}`],
               ]}
             />
           );
@@ -434,7 +473,10 @@ function Server({ operatorKey }: { operatorKey: string }) {
 }
 
 export function Monitoring() {
-  const operatorKey = useSession()?.operatorKey;
+  const { operatorKey, project } = useSession() ?? {};
+  // An operator who has opened no project sees the server.
+  if (project === undefined)
+    return <Page title="Monitoring">{operatorKey !== undefined && <Server operatorKey={operatorKey} />}</Page>;
   return (
     <Page title="Monitoring">
       <Alerts operatorKey={operatorKey} />
@@ -444,6 +486,7 @@ export function Monitoring() {
         <QueueCard />
         <BudgetsCard />
         <QuotaCard />
+        <AgentCosts />
         <CommandTimes />
       </div>
       {operatorKey !== undefined && <Server operatorKey={operatorKey} />}

@@ -54,7 +54,7 @@ export function MergeActions({ repository, pull }: { repository: string; pull: P
         open={merging}
         onClose={() => setMerging(false)}
         title={`Merge #${pull.number} into ${plainText(pull.base)}?`}
-        action="Merge it"
+        action="Merge"
         onConfirm={async () => {
           await take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/merge", { params: { path }, body }));
           await Promise.all(

@@ -4,6 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
 import { Check, MessageSquare, X } from "lucide-react";
 import { api, take } from "../api/client";
+import { useNameOf } from "../api/people";
 import { may } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
@@ -13,8 +14,9 @@ import { paragraphs, plainText } from "../ui/format";
 import { Card, Page } from "../ui/layout";
 import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
-import { DiffView } from "./DiffView";
+import { DiffView, type NewRemark } from "./DiffView";
 import { Checks, MergeActions, PULL_TONES } from "./Merge";
+import { useRepositories } from "./Repositories";
 
 export function PullPage() {
   const { repository, number } = useParams({ from: "/shell/repositories/$repository/pulls/$number" });
@@ -91,12 +93,25 @@ export function PullPage() {
     event.preventDefault();
     say.mutate();
   };
+  const nameOf = useNameOf();
+  const all = useRepositories();
+  const repositoryName = all.data?.items.find((one) => one.id === repository)?.name ?? repository;
   const pull = query.data;
   if (pull === undefined) return query.error === null ? <Loading /> : <ErrorBox error={query.error} className="m-5" />;
   const said = [
     ...(comments.data?.items.map((one) => ({ ...one, verdict: undefined })) ?? []),
     ...(reviews.data?.items ?? []),
   ].sort((a, b) => a.created_at.localeCompare(b.created_at));
+  const sendReview = async (comments: NewRemark[]) => {
+    const body = { verdict: "comment", body: "", commit: head, comments };
+    try {
+      await take(api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", { params: { path }, body }));
+      await fresh();
+    } catch (error) {
+      toastError(error);
+      throw error;
+    }
+  };
   const open = pull.state === "open";
   const allowed = may("write");
   return (
@@ -105,8 +120,12 @@ export function PullPage() {
       title={
         <span className="flex flex-wrap items-center gap-2">
           <Link to="/repositories/$repository" params={{ repository }} className="text-dim hover:text-ink">
-            #{pull.number}
+            {plainText(repositoryName)}
           </Link>
+          <span aria-hidden className="text-dim">
+            /
+          </span>
+          <span className="text-dim">#{pull.number}</span>
           {plainText(pull.title)}
           <Badge tone={PULL_TONES[pull.state] ?? "dim"}>{pull.draft ? "draft" : pull.state}</Badge>
         </span>
@@ -114,7 +133,8 @@ export function PullPage() {
       actions={<MergeActions repository={repository} pull={pull} />}
     >
       <p className="text-dim">
-        {plainText(pull.author)} wants <code className="font-mono text-ink">{plainText(pull.head)}</code> in{" "}
+        {plainText(nameOf(pull.author))} wants to merge{" "}
+        <code className="font-mono text-ink">{plainText(pull.head)}</code> into{" "}
         <code className="font-mono text-ink">{plainText(pull.base)}</code>, changed <Ago at={pull.updated_at} />
       </p>
       {pull.body !== "" && (
@@ -128,37 +148,30 @@ export function PullPage() {
           <DiffView
             diff={shown}
             remarks={remarks.data?.items ?? []}
-            onRemark={
-              !allowed || !open
-                ? undefined
-                : async (remark) => {
-                    const body = { verdict: "comment", body: "", commit: head, comments: [remark] };
-                    try {
-                      await take(
-                        api.POST("/api/v1/repositories/{repository}/pulls/{number}/reviews", {
-                          params: { path },
-                          body,
-                        }),
-                      );
-                      await fresh();
-                    } catch (error) {
-                      toastError(error);
-                      throw error;
-                    }
-                  }
+            onRemark={allowed && open ? (remark) => sendReview([remark]) : undefined}
+            batch={
+              allowed && open
+                ? [
+                    {
+                      label: (count) => (count === 1 ? "Send 1 comment" : `Send ${count} comments`),
+                      send: (drafts) => sendReview(drafts.map(({ remark }) => remark)),
+                      primary: true,
+                    },
+                  ]
+                : undefined
             }
           />
         )}
       </Loaded>
-      <Card title="Said">
+      <Card title="Comments">
         {said.length === 0 ? (
-          <Empty title="Nothing was said yet" />
+          <Empty title="No comments yet" />
         ) : (
           <ol className="divide-y divide-line">
             {said.map((one) => (
               <li key={one.id} className="px-4 py-3">
                 <p className="flex flex-wrap items-center gap-2 text-dim">
-                  <span className="font-medium text-ink">{plainText(one.author)}</span>
+                  <span className="font-medium text-ink">{plainText(nameOf(one.author))}</span>
                   {one.verdict !== undefined && (
                     <Badge tone={one.verdict === "approve" ? "ok" : one.verdict === "request_changes" ? "bad" : "dim"}>
                       {one.verdict.replaceAll("_", " ")}
@@ -174,7 +187,7 @@ export function PullPage() {
         {allowed && (
           <form onSubmit={submit} className="space-y-2 border-t border-line p-4">
             <TextArea
-              label="Say something"
+              label="Comment"
               value={text}
               onChange={(event) => setText(event.target.value)}
               className="font-sans"
@@ -195,7 +208,7 @@ export function PullPage() {
                     disabled={text === ""}
                     icon={<X aria-hidden className="size-4" />}
                   >
-                    Ask for changes
+                    Request changes
                   </Button>
                   <Button onClick={() => review.mutate("approve")} icon={<Check aria-hidden className="size-4" />}>
                     Approve

@@ -17,6 +17,7 @@ import { Empty, ErrorBox, Loaded, Loading, toastError } from "../ui/feedback";
 import { TextField } from "../ui/fields";
 import { bytes, plainText, shellWord } from "../ui/format";
 import { Cell, Table } from "../ui/layout";
+import { useGrowing } from "../ui/growing";
 import { Ago } from "../ui/time";
 import { Awake } from "./Asleep";
 
@@ -58,6 +59,11 @@ function Crumbs({ path, go }: { path: string; go: (path: string) => void }) {
   );
 }
 
+/** f2 before f10. */
+const byName = new Intl.Collator(undefined, { numeric: true });
+/** Rows that are drawn at first, and more of when the end is scrolled to. */
+const AT_ONCE = 150;
+
 function NewDirectory({ id, path, onClose }: { id: string; path: string; onClose: () => void }) {
   const queries = useQueryClient();
   const [name, setName] = useState("");
@@ -88,7 +94,7 @@ function NewDirectory({ id, path, onClose }: { id: string; path: string; onClose
         <div className="flex justify-end gap-2">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={make.isPending}>
-            Make it
+            Create
           </Button>
         </div>
       </form>
@@ -105,6 +111,7 @@ function Browser({ id }: { id: string }) {
   const [making, setMaking] = useState(false);
   const [removing, setRemoving] = useState<Entry>();
   const [progress, setProgress] = useState<{ name: string; share: number }>();
+  const { most, end } = useGrowing(AT_ONCE);
   const allowed = may("write");
   const go = (next: string) => void navigate({ search: { path: next } });
 
@@ -121,7 +128,7 @@ function Browser({ id }: { id: string }) {
         cursor = page.next ?? undefined;
       } while (cursor !== undefined && entries.length < 5000);
       const rank = (entry: Entry) => (entry.kind === "directory" ? 0 : 1);
-      entries.sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
+      entries.sort((a, b) => rank(a) - rank(b) || byName.compare(a.name, b.name));
       return { entries, more: cursor !== undefined };
     },
     staleTime: 5000,
@@ -212,7 +219,7 @@ function Browser({ id }: { id: string }) {
           ) : (
             <>
               <Table label="Files" head={["Name", "Size", "Changed", "Owner", "Rights", ""]}>
-                {entries.map((entry) => {
+                {entries.slice(0, most).map((entry) => {
                   const directory = entry.kind === "directory";
                   const Icon = directory ? Folder : entry.symlink_target ? Link2 : FileIcon;
                   return (
@@ -263,6 +270,11 @@ function Browser({ id }: { id: string }) {
                     </tr>
                   );
                 })}
+                {entries.length > most && (
+                  <tr key={most} ref={end} aria-hidden>
+                    <td className="h-px" />
+                  </tr>
+                )}
               </Table>
               {more && <p className="border-t border-line px-4 py-2 text-dim">The first 5000 entries are shown.</p>}
             </>

@@ -159,7 +159,8 @@ export function Logs() {
           </Button>
         )}
         <span role="status" className="text-dim">
-          {pages.count.toLocaleString()} lines{pages.next !== undefined && " so far"}
+          {pages.count === 1 ? "1 line" : `${pages.count.toLocaleString()} lines`}
+          {pages.next !== undefined && " so far"}
         </span>
       </div>
       {error !== undefined && <ErrorBox error={error} retry={() => reader.retry()} />}

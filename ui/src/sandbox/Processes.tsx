@@ -3,6 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
 import { api, take, type Schemas } from "../api/client";
 import { useSandbox } from "../api/sandboxes";
+import { isPlumbing } from "../work/executions";
 import { may } from "../api/session";
 import { Badge, StateBadge } from "../ui/Badge";
 import { Button } from "../ui/Button";
@@ -103,16 +104,18 @@ function outcome(execution: Execution) {
 
 export function Executions({ id, onOpen }: { id?: string; onOpen: (execution: Execution) => void }) {
   const query = useQuery({
-    queryKey: ["executions", id ?? "all"],
+    queryKey: ["executions", id ?? "newest"],
     queryFn: () =>
       id === undefined
-        ? take(api.GET("/api/v1/executions", { params: { query: { limit: 100 } } }))
+        ? take(api.GET("/api/v1/executions", { params: { query: { limit: 200 } } }))
         : take(api.GET("/api/v1/sandboxes/{id}/executions", { params: { path: { id }, query: { limit: 100 } } })),
   });
   return (
     <Loaded query={query}>
-      {({ items }) =>
-        items.length === 0 ? (
+      {({ items: all }) => {
+        // git around an agent's work is the server's own; in a sandbox's own list it may be what people look for.
+        const items = id === undefined ? all.filter((one) => !isPlumbing(one)) : all;
+        return items.length === 0 ? (
           <Empty title="Nothing has run yet" />
         ) : (
           <Table label="Executions" head={["Command", "Outcome", "Started", "Took", "Output", ""]}>
@@ -149,8 +152,8 @@ export function Executions({ id, onOpen }: { id?: string; onOpen: (execution: Ex
               </tr>
             ))}
           </Table>
-        )
-      }
+        );
+      }}
     </Loaded>
   );
 }

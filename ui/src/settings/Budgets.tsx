@@ -32,8 +32,10 @@ function PricesCard() {
         ]}
       />
       <p className="border-t border-line px-4 py-3 text-dim">
-        {cpu + memory + sandbox === 0 ? "Nothing costs anything, so no budget is ever spent. " : ""}The operator sets
-        them in <code className="font-mono">[usage]</code> of the configuration.
+        {cpu + memory + sandbox === 0 ? "Sandbox time has no price yet, so these budgets count nothing. " : ""}A
+        project's budget counts sandbox time. What agents cost by their own account counts against the budget of their
+        task, and is under Monitoring. The operator sets prices in <code className="font-mono">[usage]</code> of the
+        configuration.
       </p>
     </Card>
   );
@@ -69,7 +71,7 @@ export function Budgets() {
       <NewForm
         title="New budget"
         recipe={{ curl: curl("POST", "/api/v1/budgets", body()) }}
-        action="Set it"
+        action="Create"
         make={make}
         columns={4}
       >
@@ -105,7 +107,7 @@ export function Budgets() {
         title="Budgets"
         query={query}
         head={["For", "Each", "Spent", "", "Then", ""]}
-        empty={{ icon: <Wallet aria-hidden className="size-6" />, title: "No budget is set" }}
+        empty={{ icon: <Wallet aria-hidden className="size-6" />, title: "No budgets yet" }}
       >
         {(budget) => (
           <tr key={budget.id}>

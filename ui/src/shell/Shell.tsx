@@ -57,13 +57,12 @@ function Places({ onGo }: { onGo?: () => void }) {
           Projects
         </Link>
       )}
-      {project !== undefined &&
-        PLACES.map(({ to, name, icon: Icon }) => (
-          <Link key={to} to={to} className={link}>
-            <Icon aria-hidden className="size-4" />
-            {name}
-          </Link>
-        ))}
+      {PLACES.filter(({ to }) => project !== undefined || to === "/monitoring").map(({ to, name, icon: Icon }) => (
+        <Link key={to} to={to} className={link}>
+          <Icon aria-hidden className="size-4" />
+          {name}
+        </Link>
+      ))}
     </nav>
   );
 }

@@ -1,5 +1,5 @@
 // The board: tasks in columns, as people ordered them, live.
-import { useCallback, useMemo, useState, type FormEvent } from "react";
+import { useMemo, useState, type FormEvent } from "react";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useMutation } from "@tanstack/react-query";
 import {
@@ -27,6 +27,7 @@ import { ErrorBox, Loading, toastError } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Page } from "../ui/layout";
+import { useGrowing } from "../ui/growing";
 import { useTyped } from "../ui/typed";
 import { useActivities, type Activity } from "./activity";
 import { Drawer } from "./Drawer";
@@ -86,21 +87,6 @@ function QuickAdd() {
 /** Cards that a column draws at first, and more of when its end is scrolled to. */
 const AT_ONCE = 40;
 
-/** Grows with every look at the end of the list, which `end` marks. */
-function useGrowing() {
-  const [most, setMost] = useState(AT_ONCE);
-  const end = useCallback((mark: HTMLElement | null) => {
-    if (mark === null) return;
-    const watch = new IntersectionObserver(
-      (seen) => seen.some((one) => one.isIntersecting) && setMost((old) => old + AT_ONCE),
-      { rootMargin: "400px" },
-    );
-    watch.observe(mark);
-    return () => watch.disconnect();
-  }, []);
-  return { most, end };
-}
-
 interface ColumnProps {
   state: TaskState;
   name: string;
@@ -112,7 +98,7 @@ interface ColumnProps {
 
 function Column({ state, name, tasks, names, activityOf, movable }: ColumnProps) {
   const { setNodeRef, isOver } = useDroppable({ id: `column:${state}` });
-  const { most, end } = useGrowing();
+  const { most, end } = useGrowing(AT_ONCE);
   const drawn = tasks.slice(0, most);
   return (
     <section

@@ -4,7 +4,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { toast } from "sonner";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
-import { DiffView, type NewRemark } from "../repositories/DiffView";
+import { DiffView, type DraftRemark, type NewRemark } from "../repositories/DiffView";
 import { MergeActions, PULL_TONES } from "../repositories/Merge";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
@@ -167,6 +167,32 @@ export function Changes({ task, attempt }: { task: Task; attempt: Attempt | unde
       throw error;
     }
   };
+  const sendAll = async (drafts: DraftRemark[], start: boolean) => {
+    try {
+      for (const [at, { remark, text }] of drafts.entries()) {
+        const body = { ...toMessage(remark, text), start: start && at === drafts.length - 1 };
+        await take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body }));
+      }
+      toast.success(start ? "Sent; another attempt starts" : working ? "Sent" : "Saved for the next attempt");
+      await fresh();
+    } catch (error) {
+      toastError(error);
+      throw error;
+    }
+  };
+  const counted = (count: number) => (count === 1 ? "1 comment" : `${count} comments`);
+  const ways = [
+    { label: (count: number) => `Send ${counted(count)}`, send: (drafts: DraftRemark[]) => sendAll(drafts, false) },
+    ...(working
+      ? []
+      : [
+          {
+            label: (count: number) => `Send ${counted(count)} and start again`,
+            send: (drafts: DraftRemark[]) => sendAll(drafts, true),
+            primary: true,
+          },
+        ]),
+  ];
   return (
     <>
       <Card
@@ -181,7 +207,14 @@ export function Changes({ task, attempt }: { task: Task; attempt: Attempt | unde
         <Markdown text={withoutIds(pull.body.slice(0, 4000))} className="px-4 pt-1 pb-3" />
       </Card>
       <Loaded query={diff} what="Comparing">
-        {(shown) => <DiffView diff={shown} remarks={remarks} onRemark={may("write") ? toAgent : undefined} />}
+        {(shown) => (
+          <DiffView
+            diff={shown}
+            remarks={remarks}
+            onRemark={may("write") ? toAgent : undefined}
+            batch={may("write") ? ways : undefined}
+          />
+        )}
       </Loaded>
     </>
   );

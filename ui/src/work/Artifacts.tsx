@@ -30,8 +30,8 @@ export function Artifacts({ of }: { of: { task_id: string } | { run_id: string }
   if (data === undefined || data.items.length === 0) return null;
   const [[name, value] = []] = Object.entries(of);
   return (
-    <Card title="Kept" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/artifacts?${name}=${value}`) }} />}>
-      <ul className="divide-y divide-line" aria-label="What was kept">
+    <Card title="Artifacts" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/artifacts?${name}=${value}`) }} />}>
+      <ul className="divide-y divide-line" aria-label="Artifacts">
         {data.items.map((artifact) => (
           <li key={artifact.id} className="flex items-center gap-3 px-4 py-2">
             <div className="min-w-0 flex-1">
