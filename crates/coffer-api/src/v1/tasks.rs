@@ -27,7 +27,8 @@ use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, TaskQuery};
 use coffer_api_types::{ErrorShape, Page, PageQuery};
-use row::{actor, found, tagged};
+pub(super) use row::found;
+use row::{actor, tagged};
 pub(super) use work::*;
 
 const MOST_CHECK_TRIES: i64 = 10;
