@@ -205,6 +205,8 @@ test('a fork goes on from a cell, and those who only read cannot run', async () 
     await page.reload()
     await cell(page, 1).getByText('ran before the fork').waitFor()
     await output(page, 2).getByText('another way').waitFor()
+    // Forks have a quota, which other tests need too.
+    await api('DELETE', `/api/v1/sandboxes/${new URL(page.url()).pathname.split('/').at(-2)}`)
   } else {
     await dialog.getByRole('alert').waitFor()
   }
