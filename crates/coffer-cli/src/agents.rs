@@ -56,8 +56,7 @@ impl Agents {
         let client = &context.client;
         match self.verb {
             AgentVerb::Ls => {
-                let columns =
-                    ["id", "name", "definition.preset", "definition.model", "template.state", "created_at"];
+                let columns = ["id", "name", "definition.preset", "definition.model", "created_at"];
                 context.printer.list(&client.agents().all().await?, &columns)?;
             }
             AgentVerb::Show { agent } => context.printer.show(&resolve(context, &agent).await?)?,

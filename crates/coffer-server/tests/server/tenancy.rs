@@ -210,6 +210,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "build" => template["id"].as_str().unwrap().to_string(),
         "hash" => "0".repeat(64),
         "name" => "node".to_string(),
+        "preset" => "claude_code".to_string(),
         other => panic!("no id for {other}: teach this test"),
     };
     let openapi = app.get("/api/v1/openapi.json").await.expect(200).json();

@@ -448,11 +448,19 @@ fn owning(user: &User) {
             &["repo", "show", "nothing"],
         ],
     );
+    user.check_with("agent_add", "a-key\n", &[&["agent", "add", "goose"]]);
     user.check(
         "agent",
         &[
-            &["agent", "add", "coder", "--preset", "claude_code", "--model", "large"],
+            // Without a recipe, so that nothing is installed.
+            &["agent", "add", "coder", "--preset", "cursor", "--model", "large"],
             &["agent", "ls"],
+            &["agent", "add", "claude_code"],
+            &["agent", "add", "nothing"],
+            &["agent", "add", "claude_code", "--login", "PASSWORD"],
+            &["agent", "add", "claude_code", "--key-env", "COFFER_TEST_NOT_SET"],
+            &["agent", "add", "claude_code", "--template", "nothing", "--key-file", "/nothing"],
+            &["agent", "test", "nothing"],
             &["agent", "add", "x", "--preset", "nothing"],
             &["agent", "show", "nothing"],
         ],
