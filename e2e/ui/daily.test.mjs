@@ -185,3 +185,64 @@ test('a page that is not loaded yet waits for a server that is away', async () =
   await page.getByRole('heading', { name: 'Audit' }).waitFor()
   await page.context().close()
 })
+
+test('the work of an agent is a conversation: lines that open, a plan, a search, and the raw output behind a switch', async () => {
+  const { id } = await api('POST', '/api/v1/tasks', { title: 'talk it through', state: 'in_review' })
+  const bodies = [
+    { kind: 'person', author: 'ada', text: { text: 'Please use `Decimal`.' }, file: 'money.py', line: 3 },
+    { kind: 'started', model: 'opus' },
+    { kind: 'message', text: { text: 'I will **look** first.\n\n- one\n- <img src=x onerror=alert(1)>' } },
+    {
+      kind: 'command',
+      command: { text: 'make test' },
+      state: 'failed',
+      exit_code: 2,
+      output: { text: 'two tests failed' },
+    },
+    { kind: 'edit', path: 'money.py', edit: 'changed', state: 'done', diff: { text: '-float\n+Decimal' } },
+    {
+      kind: 'todos',
+      items: [
+        { text: 'exact cents', state: 'done' },
+        { text: 'name the text', state: 'in_progress' },
+      ],
+    },
+    { kind: 'tool', name: 'Read', arguments: { text: '{"file_path":"src/a.py"}' }, state: 'running' },
+    { kind: 'check', command: { text: 'make check' }, passed: false, exit_code: 1, output: { text: 'not formatted' } },
+  ]
+  const now = new Date().toISOString()
+  const items = bodies.map((body, at) => ({
+    ...body,
+    ...{ sequence: at + 1, change: at + 1, attempt: 1, turn: at < 5 ? 1 : 2, run_id: 'r', subagent: false },
+    ...{ at: now, updated_at: now },
+  }))
+  const page = await openPage()
+  await page.route(`**/api/v1/tasks/${id}/transcript?*`, (route) => route.fulfill({ json: { items } }))
+  await signIn(page, `/ui/tasks/${id}`)
+  const log = page.getByRole('log', { name: 'Conversation' })
+  await log.getByText('Attempt 1, turn 2').waitFor()
+  await log.getByText('look', { exact: true }).waitFor()
+  await log.getByText('<img src=x onerror=alert(1)>').waitFor()
+  await log.getByText('not formatted').waitFor()
+  assert.equal(await log.getByText('two tests failed').isVisible(), false)
+  await log.getByText('make test').first().click()
+  await log.getByText('two tests failed').waitFor()
+  await log.locator('[data-entry=edit]').getByText('money.py').click()
+  await log.getByText('+Decimal').waitFor()
+  await page.getByText('Plan: 1 of 2').waitFor()
+  await log.locator('[data-entry=tool]').getByText('src/a.py', { exact: true }).waitFor()
+  await page.getByLabel('Search the conversation').fill('formatted')
+  await log.locator('[data-entry=edit]').waitFor({ state: 'detached' })
+  await log.getByText('not formatted').waitFor()
+  await page.getByRole('switch', { name: 'Raw output' }).click()
+  await page.getByText('No attempts yet.').waitFor()
+  await assertFits(page, 'the conversation')
+  await page.getByRole('switch', { name: 'Raw output' }).click()
+  await page.getByLabel('Search the conversation').fill('')
+  await log.locator('[data-entry=edit]').waitFor()
+  if (process.env.COFFER_E2E_SCREENSHOTS)
+    await page.screenshot({ path: `${process.env.COFFER_E2E_SCREENSHOTS}/conversation.png` })
+  assert.deepEqual(page.complaints, [])
+  await page.context().close()
+  await api('DELETE', `/api/v1/tasks/${id}`)
+})

@@ -28,7 +28,7 @@ test('the link that `coffer up` prints signs in, once', async () => {
 
   const page = await openPage()
   await page.goto(link)
-  await page.getByRole('heading', { name: 'Sandboxes' }).waitFor()
+  await page.getByRole('heading', { name: 'Board' }).waitFor()
   assert.ok(!page.url().includes(token))
   const kept = await page.evaluate(() => [JSON.stringify(localStorage), document.cookie])
   assert.ok(!kept.join().includes('e2b_'), 'only this tab has the key')
@@ -61,11 +61,11 @@ test('a wrong key is refused, and a key that is revoked ends the session', async
 test('a sandbox is made in the form, and two browsers see it', async () => {
   // In the light the terminal darkens such a colour until it can be read.
   const [page, other] = [await openPage({ colorScheme: 'dark' }), await openPage()]
-  await signIn(page)
+  await signIn(page, '/ui/sandboxes')
   await signIn(other)
   await other.getByRole('heading', { name: 'Sandboxes' }).waitFor()
   await page.keyboard.press('Control+k')
-  await page.getByPlaceholder('A page, a sandbox, an action').fill('create')
+  await page.getByPlaceholder('Find a task').fill('create')
   await page.keyboard.press('Enter')
   await page.getByLabel('Name').fill('made by hand')
   await page.getByText('Environment and metadata').click()
