@@ -28,7 +28,7 @@ test('the link that `coffer up` prints signs in, once', async () => {
 
   const page = await openPage()
   await page.goto(link)
-  await page.getByRole('heading', { name: 'Sandboxes' }).waitFor()
+  await page.getByRole('heading', { name: 'Board' }).waitFor()
   assert.ok(!page.url().includes(token))
   const kept = await page.evaluate(() => [JSON.stringify(localStorage), document.cookie])
   assert.ok(!kept.join().includes('e2b_'), 'only this tab has the key')
@@ -61,11 +61,11 @@ test('a wrong key is refused, and a key that is revoked ends the session', async
 test('a sandbox is made in the form, and two browsers see it', async () => {
   // In the light the terminal darkens such a colour until it can be read.
   const [page, other] = [await openPage({ colorScheme: 'dark' }), await openPage()]
-  await signIn(page)
+  await signIn(page, '/ui/sandboxes')
   await signIn(other)
   await other.getByRole('heading', { name: 'Sandboxes' }).waitFor()
   await page.keyboard.press('Control+k')
-  await page.getByPlaceholder('A page, a sandbox, an action').fill('create')
+  await page.getByPlaceholder('Find a task').fill('create')
   await page.keyboard.press('Enter')
   await page.getByLabel('Name').fill('made by hand')
   await page.getByText('Environment and metadata').click()
@@ -280,9 +280,9 @@ test('the board: moved by mouse and by keys, and another browser sees it', async
   t.diagnostic(`another browser shows a new task after ${Math.round(performance.now() - added)} ms`)
 
   const order = async () =>
-    (await column(other, 'To do').getByRole('link').allInnerTexts()).map((title) => title.split(' ')[0])
+    (await column(other, 'To do').getByRole('link').allInnerTexts()).map((title) => title.trim().split(/\s/)[0])
   const before = await order()
-  await page.getByRole('button', { name: `Move ${before[0]} thing` }).focus()
+  await page.getByRole('link', { name: `${before[0]} thing` }).focus()
   await page.keyboard.press('Space')
   // What is told to screen readers tells the test, too.
   const told = page.locator('[id^="DndLiveRegion"]')
@@ -294,7 +294,7 @@ test('the board: moved by mouse and by keys, and another browser sees it', async
 
   // A card may still be on its way to its new place, and the grip with it: take hold again until the page says so.
   await eventually(async () => {
-    const grip = await page.getByRole('button', { name: 'Move second thing' }).boundingBox()
+    const grip = await page.getByRole('link', { name: 'second thing' }).boundingBox()
     await page.mouse.move(grip.x + 5, grip.y + 5)
     await page.mouse.down()
     await page.mouse.move(grip.x + 40, grip.y + 20, { steps: 4 })
@@ -330,9 +330,9 @@ test('a task is changed in the drawer beside the board, and what it is not is sa
   await page.getByRole('link', { name: 'paint the door' }).click()
   const drawer = page.getByRole('dialog', { name: 'paint the door' })
   await drawer.getByRole('button', { name: 'Edit' }).click()
-  const form = page.getByRole('dialog', { name: 'Change the task' })
+  const form = page.getByRole('dialog', { name: 'Edit the task' })
   await form.getByLabel('Title').fill('paint the door green')
-  await form.getByLabel('What is to be done').fill('Both sides.')
+  await form.getByLabel('Description').fill('Both sides.')
   await form.getByLabel('Priority').selectOption('high')
   // Somebody else is faster; their change is not lost.
   await api('PATCH', `/api/v1/tasks/${id}`, { labels: ['colour', 'outside'] })
@@ -393,7 +393,7 @@ test('a pull request is looked at, commented on and merged', async () => {
   await page.getByRole('button', { name: 'Comment', exact: true }).first().click()
   await page.getByText('not too wide?').waitFor()
   await page.getByRole('button', { name: 'Merge', exact: true }).click()
-  await page.getByRole('button', { name: 'Merge it' }).click()
+  await page.getByRole('dialog').getByRole('button', { name: 'Merge', exact: true }).click()
   await page.getByText('merged', { exact: true }).waitFor()
   assert.equal((await api('GET', '/api/v1/repositories/house/pulls/1')).state, 'merged')
   assert.deepEqual(page.complaints, [])

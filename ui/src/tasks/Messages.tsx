@@ -88,7 +88,7 @@ export function Composer({ task, working }: { task: Task; working: boolean }) {
         }
       />
       {say.error !== null && <ErrorBox error={say.error} />}
-      <div className="flex items-center justify-end gap-2">
+      <div className="flex flex-wrap items-center justify-end gap-2">
         <CopyAs recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/messages`, { body: body || "why?" }) }} />
         {starts && (
           <Button busy={say.isPending} disabled={body.trim() === ""} onClick={() => say.mutate(false)}>
