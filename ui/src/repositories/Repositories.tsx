@@ -124,12 +124,7 @@ function NewRepository({ onClose }: { onClose: () => void }) {
         <div className="flex justify-end gap-2">
           <CopyAs recipe={{ curl: curl("POST", "/api/v1/repositories", { ...body, name: name || "app" }) }} />
           <Button onClick={onClose}>Cancel</Button>
-          <Button
-            type="submit"
-            tone="primary"
-            busy={make.isPending}
-            disabled={connection !== "" && remote === ""}
-          >
+          <Button type="submit" tone="primary" busy={make.isPending} disabled={connection !== "" && remote === ""}>
             {connection === "" ? "Make it" : "Register it"}
           </Button>
         </div>
