@@ -126,12 +126,7 @@ export function NewRepository({ onClose, onMade }: { onClose: () => void; onMade
         <div className="flex justify-end gap-2">
           <CopyAs recipe={{ curl: curl("POST", "/api/v1/repositories", { ...body, name: name || "app" }) }} />
           <Button onClick={onClose}>Cancel</Button>
-          <Button
-            type="submit"
-            tone="primary"
-            busy={make.isPending}
-            disabled={connection !== "" && remote === ""}
-          >
+          <Button type="submit" tone="primary" busy={make.isPending} disabled={connection !== "" && remote === ""}>
             {connection === "" ? "Create" : "Add"}
           </Button>
         </div>
