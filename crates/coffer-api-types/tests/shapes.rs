@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, competitions, connections,
-    events, exec, executions, files, forks, git, host, keys, limits, logs, network, policy, projects, pulls,
-    queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, usage, volumes, webhooks,
+    events, exec, executions, files, forks, git, host, keys, limits, logs, models, network, policy, projects,
+    pulls, queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates, usage, volumes,
+    webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -244,7 +245,7 @@ fn every_shape_reads_back_what_it_writes() {
     ];
     let responses = all![check_response:
         ErrorShape, agents::Agent, agents::Definition, agents::PresetInfo, artifacts::Artifact,
-        attempts::Attempt, attempts::Failure, attempts::Message, attempts::Move,
+        attempts::Attempt, attempts::Failure, attempts::Message, attempts::Move, attempts::ReportedUsage,
         attempts::StepShape, attempts::StepStateShape, audit::Audited, budgets::Action,
         budgets::Budget, budgets::Period, competitions::Check, competitions::ComparedFile,
         competitions::Comparison, competitions::Competition, competitions::Diff,
@@ -259,7 +260,8 @@ fn every_shape_reads_back_what_it_writes() {
         host::Health, host::Host, host::HostFailure, host::HostReport, host::KernelFeature, host::LargestSandbox,
         keys::Key, keys::MadeKey, limits::GitShape, limits::Lease, limits::QuotaState,
         limits::QuotasShape, limits::RetentionShape, limits::Settings, limits::SettingsShape,
-        limits::UseShape, logs::FoundLine, logs::LogLine, network::Reach, policy::Answer,
+        limits::UseShape, logs::FoundLine, logs::LogLine, models::ModelCall, models::ModelCallDetail,
+        models::ModelPrice, models::ModelPrices, network::Reach, policy::Answer,
         policy::CommandWords, policy::JudgedShape, projects::Project, pulls::Comment, pulls::Diff,
         pulls::DiffFile, pulls::InlineComment, pulls::Issue, pulls::Pull, pulls::Review,
         pulls::Status, pulls::Statuses, queue::Queue, queue::QueueCounts, queue::QueueLimits,
@@ -296,7 +298,7 @@ fn every_query_reads_back_what_it_writes() {
         events::AfterQuery, events::EventQuery, exec::SignalQuery, exec::WatchQuery,
         executions::ExecutionQuery, executions::OutputQuery, executions::PlaceQuery,
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,
-        git::RepositoryQuery, logs::FormQuery, logs::LogQuery, network::ReachQuery,
+        git::RepositoryQuery, logs::FormQuery, logs::LogQuery, models::ModelCallQuery, network::ReachQuery,
         pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
         tasks::TaskQuery, templates::CatalogueLogQuery, templates::TemplateBuildLogQuery, templates::TemplateBuildQuery,
         templates::TemplateQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,

@@ -50,6 +50,7 @@ pub struct App {
     pub forges: Arc<coffer_forge::Forges>,
     pub tasks: Arc<Tasks>,
     pub git: Arc<coffer_work::git::Git>,
+    pub models: Arc<coffer_work::models::Models>,
     /// How many runs may hold a slot, over all projects.
     pub most_runs: u32,
     pub webhooks: Arc<coffer_work::webhooks::Webhooks>,

@@ -83,6 +83,7 @@ impl Agents {
                         output: None,
                         template: None,
                         limits: Default::default(),
+                        model_access: None,
                     }),
                     (None, Some(file)) => {
                         let text = match file.to_str() {

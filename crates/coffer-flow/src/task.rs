@@ -12,7 +12,7 @@ mod workshop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::agent::AgentReport;
+use coffer_core::agent::{AgentReport, Reported};
 use coffer_core::{AgentId, RunId, SandboxId, StepCode, TaskId};
 use coffer_store::{AttemptNote, Store, TaskMessage, Unwinding};
 use serde::{Deserialize, Serialize};
@@ -161,6 +161,13 @@ pub fn so_far(before: &AgentReport, turn: &AgentReport) -> AttemptNote {
     }
 }
 
+fn both(before: Option<Reported>, turn: Option<Reported>) -> Option<Reported> {
+    match (before, turn) {
+        (Some(before), Some(turn)) => Some(before.and(turn)),
+        (before, turn) => before.or(turn),
+    }
+}
+
 fn sum(before: &AgentReport, turn: &AgentReport) -> AgentReport {
     let tokens = match (before.tokens, turn.tokens) {
         (Some(mut one), Some(other)) => {
@@ -231,6 +238,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
 
         let within = Duration::from_secs(u64::try_from(brief.agent_timeout_s).unwrap_or(3600)) + MARGIN;
         let mut report = AgentReport::default();
+        let mut reported: Option<Reported> = None;
         let mut heard = Heard { last: brief.heard_to, texts: brief.messages.clone() };
         for number in 1..=MOST_TURNS {
             let turn: AgentTurn = run
@@ -241,13 +249,15 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                     let (brief, turn) = (&brief, Turn { number, said: &heard.texts, before: &report });
                     async move {
                         let done = shop.run_agent(brief, sandbox, turn, start).await?;
-                        let note = so_far(turn.before, &done.report);
+                        let told = both(reported, done.reported);
+                        let note = AttemptNote { reported: told, ..so_far(turn.before, &done.report) };
                         self.note(start, AttemptNote { execution: done.execution, ..note }).await?;
                         Ok(done)
                     }
                 })
                 .await?;
             report = sum(&report, &turn.report);
+            reported = both(reported, turn.reported);
             if let Some(why) = turn.failed() {
                 return Err(Stop::failed(StepCode::AgentFailed, why));
             }

@@ -21,6 +21,7 @@ mod inside;
 mod keys;
 mod limits;
 mod logs;
+mod models;
 mod page;
 mod policy;
 mod projects;
@@ -147,6 +148,10 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(usage::own))
         .routes(routes!(usage::all))
         .routes(routes!(usage::prices))
+        .routes(routes!(models::list))
+        .routes(routes!(models::detail))
+        .routes(routes!(models::policy, models::set_policy))
+        .routes(routes!(models::prices))
         .routes(routes!(budgets::create, budgets::list))
         .routes(routes!(budgets::detail, budgets::replace, budgets::remove))
         .routes(routes!(events::list))

@@ -1,6 +1,6 @@
 //! The trait between runs of tasks and sandboxes, git and forges.
 
-use coffer_core::agent::AgentReport;
+use coffer_core::agent::{AgentReport, Reported};
 use coffer_core::{AgentId, ExecutionId, ProjectId, RunId, SandboxId, TaskId};
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +41,9 @@ pub struct AgentTurn {
     /// `None` if it timed out.
     pub exit_code: Option<i64>,
     pub report: AgentReport,
+    /// What the agent itself reported, if the model gateway's figures are in `report`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Reported>,
 }
 
 impl AgentTurn {

@@ -45,7 +45,7 @@ impl Workshop for Shop {
         let tokens = Some(Tokens { input: 7, cached: 0, output: 3 });
         let summary = Some(format!("heard: {}", turn.said.join(", ")));
         let report = AgentReport { tokens, cost_nanos: Some(250_000_000), summary, ..AgentReport::default() };
-        Ok(AgentTurn { execution: None, exit_code: Some(0), report })
+        Ok(AgentTurn { execution: None, exit_code: Some(0), report, reported: None })
     }
 
     async fn check(&self, _: &Brief, _: SandboxId, _: &str) -> Result<Checked, StepError> {

@@ -1,6 +1,6 @@
 //! Attempts at tasks. Changes at the end of a run are written in the transaction of that end.
 
-use coffer_core::agent::AgentProgress;
+use coffer_core::agent::{AgentProgress, Reported};
 use coffer_core::event::{Event, TaskNeedsAttention, TaskProgress};
 use coffer_core::life::Life as _;
 use coffer_core::{
@@ -52,6 +52,8 @@ pub struct AttemptNote {
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
     pub cost_nanos: Option<i64>,
+    /// What the agent itself reported, if these figures are the model gateway's.
+    pub reported: Option<Reported>,
     /// The agent's current action: emitted as an event, but not stored.
     pub doing: Option<AgentProgress>,
 }
@@ -130,7 +132,7 @@ impl Store {
     pub async fn attempts(&self, scope: &ProjectScope, task: TaskId) -> Result<Vec<Attempt>, StoreError> {
         let rows = sqlx::query(
             "SELECT number, run_id, agent_id, model, state, sandbox_id, execution_id, branch, commit_id, pull_url,
-                 summary, error, input_tokens, output_tokens, cost_nanos, created_ms, started_ms, ended_ms,
+                 summary, error, input_tokens, output_tokens, cost_nanos, reported, created_ms, started_ms, ended_ms,
                  (SELECT c.id FROM competitions AS c WHERE c.run_id = task_attempts.run_id) AS competition_id
              FROM task_attempts WHERE task_id = $1 AND project_id = $2 ORDER BY number",
         )
@@ -271,8 +273,9 @@ async fn put_note(
         "UPDATE task_attempts SET sandbox_id = COALESCE($1, sandbox_id), execution_id = COALESCE($2, execution_id),
              branch = COALESCE($3, branch), commit_id = COALESCE($4, commit_id), pull_url = COALESCE($5, pull_url),
              summary = COALESCE($6, summary), input_tokens = COALESCE($7, input_tokens),
-             output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos)
-         WHERE run_id = $10 RETURNING task_id, project_id",
+             output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos),
+             reported = COALESCE($10, reported)
+         WHERE run_id = $11 RETURNING task_id, project_id",
     )
     .bind(note.sandbox)
     .bind(note.execution)
@@ -283,6 +286,7 @@ async fn put_note(
     .bind(note.input_tokens)
     .bind(note.output_tokens)
     .bind(note.cost_nanos)
+    .bind(note.reported.as_ref().map(to_json))
     .bind(run)
     .fetch_optional(&mut *connection)
     .await
@@ -414,6 +418,9 @@ fn attempt(row: &AnyRow) -> Result<Attempt, StoreError> {
             input_tokens: number("input_tokens")?,
             output_tokens: number("output_tokens")?,
             cost_nanos: number("cost_nanos")?,
+            reported: text("reported")?
+                .map(|text| serde_json::from_str(&text).map_err(super::unreadable))
+                .transpose()?,
             doing: None,
         },
         error: error.map(|text| serde_json::from_str(&text).map_err(super::unreadable)).transpose()?,

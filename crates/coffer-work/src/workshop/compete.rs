@@ -306,6 +306,11 @@ impl Arena for Ring {
                 .filter(|(_, value)| !value.is_empty())
                 .map(|(name, value)| (name.to_string(), value))
                 .collect(),
+            agent: entry.agent,
+            task: brief.task,
+            run: brief.run,
+            allowance: entry.budget_nanos,
+            run_allowance: brief.budget_nanos,
         };
         let work = self.bench.start_agent(&at, order).await?;
         tell(News::Begun(work.execution)).await;

@@ -89,7 +89,7 @@ impl Workshop for TaskShop {
             agent: Some(brief.agent),
             task: Some(brief.task),
             template: definition.template.as_deref(),
-            secrets: &definition.secrets,
+            secrets: &self.bench.secrets_inside(&definition),
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
             size: definition.limits.size(),
         };
@@ -133,6 +133,7 @@ impl Workshop for TaskShop {
         ]
         .map(|(name, value)| (name.to_string(), value))
         .into();
+        let allowance = self.allowance(brief, turn.before).await?;
         let order = AgentOrder {
             key: &key(brief.run, &format!("agent-{}", turn.number)),
             repository: &brief.repository,
@@ -146,8 +147,12 @@ impl Workshop for TaskShop {
                 model: brief.model.as_deref(),
             },
             env,
+            agent: brief.agent,
+            task: Some(brief.task),
+            run: brief.run,
+            allowance,
+            run_allowance: None,
         };
-        let allowance = self.allowance(brief, turn.before).await?;
         let work = self.bench.start_agent(&at, order).await?;
         // Record the execution now, so that clients can read its output while it runs.
         let execution = Some(work.execution);

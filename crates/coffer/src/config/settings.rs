@@ -13,7 +13,8 @@ use coffer_node::WarmChoice;
 use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
     ArtifactSettings, BuildSettings, CatalogueSettings, ForgeSettings, LimitSettings, MetricsSettings,
-    OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings, WebhookSettings,
+    ModelSettings, OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings,
+    WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
@@ -63,6 +64,7 @@ pub(crate) struct Settings {
     pub(crate) log: Log,
     pub(crate) e2b: E2b,
     pub(crate) forge: ForgeSettings,
+    pub(crate) models: ModelSettings,
     pub(crate) github: GitHub,
 }
 
@@ -235,6 +237,7 @@ impl Default for Settings {
             log: Log::default(),
             e2b: E2b::default(),
             forge: ForgeSettings::default(),
+            models: ModelSettings::default(),
             github: GitHub::default(),
         }
     }
@@ -346,6 +349,7 @@ impl Settings {
         )?;
         self.usage.check().map_err(|bad| Complaint::of(bad.key, bad.allowed))?;
         self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
+        self.models.check().map_err(|(key, why)| Complaint::of(key, why))?;
         self.catalogue.check().map_err(|why| Complaint::of("catalogue.build", &why))?;
         self.registries.check().map_err(|why| Complaint::of("registries", &why))?;
         self.mirrors.resolve().map_err(|bad| Complaint::of(bad.key, &bad.allowed))?;
