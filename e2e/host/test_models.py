@@ -109,7 +109,10 @@ def test_a_key_stays_outside_and_its_calls_are_counted(server):
         )
         assert done["state"] == "in_review", done
         git("fetch", "-q", origin, done["branch"])
-        show = lambda name: git("show", f"FETCH_HEAD:{name}")  # noqa: E731
+
+        def show(name: str) -> str:
+            return git("show", f"FETCH_HEAD:{name}")
+
         assert json.loads(show("answer.json"))["usage"]["output_tokens"] == 20
         assert json.loads(show("again.json"))["usage"]["output_tokens"] == 20, "after the restart"
         assert json.loads(show("tls.json"))["usage"]["output_tokens"] == 20, "by HTTPS"

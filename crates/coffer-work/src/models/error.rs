@@ -20,6 +20,8 @@ pub enum ModelError {
     Unfinished,
     #[error("the request is longer than {} MiB", super::shapes::MOST_BODY >> 20)]
     TooLong,
+    #[error("the request has too many values")]
+    TooMany,
     #[error("the agent's definition has no key for {}; add one to its `secrets`", .0.as_str())]
     NoKey(Provider),
     #[error("the secret '{0}' of the agent's key is missing, or sealed under a missing master key")]
@@ -64,7 +66,7 @@ impl ModelError {
             Self::NotACall(_) => 404,
             Self::Bad(_) | Self::Unfinished => 400,
             Self::Compressed => 415,
-            Self::TooLong => 413,
+            Self::TooLong | Self::TooMany => 413,
             Self::OtherHost(..) | Self::PlainHttp(_) | Self::NoHeader(_) | Self::NotAllowed(_) => 403,
             Self::NoPrice { .. } | Self::NoToolPrice { .. } | Self::OverBudget { .. } => 402,
             Self::Held | Self::Busy(_) | Self::TooFast => 429,
