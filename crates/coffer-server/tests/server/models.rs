@@ -467,7 +467,7 @@ async fn what_the_gateway_does_not_know_does_not_pass() {
     for (pass, path, body, status) in [
         ("cofmodel_other", MESSAGES, message(1).to_string(), 401),
         ("", MESSAGES, message(1).to_string(), 401),
-        (&app.key.clone(), MESSAGES, message(1).to_string(), 401),
+        (app.key.as_str(), MESSAGES, message(1).to_string(), 401),
         (PASS, "/anthropic/v1/files", message(1).to_string(), 404),
         (PASS, "/anthropic/../api/v1/keys", message(1).to_string(), 404),
         (PASS, "/nobody/v1/messages", message(1).to_string(), 404),

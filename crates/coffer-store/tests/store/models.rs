@@ -6,8 +6,8 @@ use coffer_core::agent::Preset;
 use coffer_core::model::{CallKind, KeyHeader, Provider, Used};
 use coffer_core::{ModelCallId, RunId, TaskId};
 use coffer_store::{
-    BudgetAction, BudgetPeriod, BudgetTerms, CallOutcome, Cutoffs, GrantRow, ModelBodies, ModelCallFilter, ModelKey,
-    ModelLimit, NewCall, NewGrant, Periods, ProjectScope, Reserved, Settled, Store, Worth,
+    BudgetAction, BudgetPeriod, BudgetTerms, CallOutcome, Cutoffs, GrantRow, ModelBodies, ModelCallFilter,
+    ModelKey, ModelLimit, NewCall, NewGrant, Periods, ProjectScope, Reserved, Settled, Store, Worth,
 };
 
 use crate::databases::on_both;

@@ -7,13 +7,16 @@ use coffer_core::agent::{AgentReport, Job};
 use coffer_core::{Code, RunId, SandboxId, StepCode};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
-use coffer_store::{Attempt, AttemptNote, ProjectScope};
+use coffer_store::{Attempt, AttemptNote, ModelCallFilter, ProjectScope};
 use futures_util::FutureExt as _;
 
 use super::agent::amount;
 use super::heard::Progress;
 use super::repository::{branch_name, branch_order, expect, kept_pull, plain, push_order};
 use super::{AgentOrder, PullText, SandboxOrder, Station, WorkDone, Workbench};
+
+/// Most calls of models of an attempt whose cost is added up.
+const MOST_CALLS: u32 = 100_000;
 
 /// Works on tasks.
 #[derive(Debug)]
@@ -54,12 +57,24 @@ impl TaskShop {
         let Some(budget) = brief.budget_nanos else { return Ok(None) };
         let mut left = budget.saturating_sub(before.cost_nanos.unwrap_or(0));
         for attempt in self.attempts(brief).await?.into_iter().filter(|attempt| attempt.run != brief.run) {
-            left = left.saturating_sub(attempt.note.cost_nanos.unwrap_or(0));
+            let told = attempt.note.cost_nanos.unwrap_or(0);
+            left = left.saturating_sub(told.max(self.called(brief, attempt.run).await?));
             if let Some(sandbox) = attempt.note.sandbox {
                 left = left.saturating_sub(self.bench.cost_of(&self.scope(brief), sandbox).await?);
             }
         }
         Ok(Some(left))
+    }
+
+    /// The cost of an attempt's calls of models. An attempt that was cancelled has not noted all of it.
+    async fn called(&self, brief: &Brief, run: RunId) -> Result<i64, StepError> {
+        let filter = ModelCallFilter { run: Some(run), limit: MOST_CALLS, ..ModelCallFilter::default() };
+        let calls = self.bench.store.model_calls(&self.scope(brief), &filter).await?;
+        let costs = calls.iter().map(|call| match call.ended_ms {
+            Some(_) => call.cost_nanos.unwrap_or(0),
+            None => call.reserved_nanos,
+        });
+        Ok(costs.fold(0, i64::saturating_add))
     }
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
