@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use coffer_core::agent::{AgentLimits, OutputFormat, Preset};
+use coffer_core::agent::{AgentLimits, ModelAccess, OutputFormat, Preset};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -46,6 +46,18 @@ pub(crate) enum OutputShape {
     OpencodeStream,
     GooseStream,
     Aider,
+}
+
+/// How an agent calls models.
+#[derive(Debug, ToSchema)]
+#[schema(as = ModelAccess, rename_all = "lowercase")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) enum ModelAccessShape {
+    Gateway,
+    Direct,
+    Anthropic,
+    OpenAi,
+    Gemini,
 }
 
 /// Limits of one attempt.
@@ -99,6 +111,12 @@ pub struct Definition {
     #[serde(default)]
     #[schema(value_type = LimitsShape)]
     pub limits: AgentLimits,
+    /// How it calls models: `gateway` (its keys stay outside the sandbox) or `direct` (its keys are in its
+    /// environment). By default through the gateway, if its secrets have a key under a name that the preset uses. A
+    /// provider's name does the same for a program that is not a preset, with its only secret as the key.
+    #[serde(default)]
+    #[schema(value_type = Option<ModelAccessShape>)]
+    pub model_access: Option<ModelAccess>,
 }
 
 /// A coding agent: it may own sandboxes, and works on tasks if it has a definition.

@@ -71,6 +71,15 @@ pub struct Failure {
     pub not_undone: Vec<String>,
 }
 
+/// What an agent itself reported.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReportedUsage {
+    pub input_tokens: Option<i64>,
+    pub output_tokens: Option<i64>,
+    /// In dollars.
+    pub cost: Option<f64>,
+}
+
 /// One attempt at a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Attempt {
@@ -92,11 +101,13 @@ pub struct Attempt {
     /// The last message of its agent.
     pub summary: Option<String>,
     pub error: Option<Failure>,
-    /// As its agent reports it; null if it does not.
+    /// As the model gateway counted it, or as the agent reports it if it does not use the gateway; null if unknown.
     pub input_tokens: Option<i64>,
     pub output_tokens: Option<i64>,
-    /// In dollars, as its agent reports it; null if it does not.
+    /// In dollars: counted or reported, as the tokens; null if unknown.
     pub agent_cost: Option<f64>,
+    /// What the agent itself reported, if the gateway counted: a cross-check.
+    pub reported: Option<ReportedUsage>,
     pub created_at: String,
     pub started_at: Option<String>,
     pub ended_at: Option<String>,

@@ -33,6 +33,7 @@ pub mod host;
 pub mod keys;
 pub mod limits;
 pub mod logs;
+pub mod models;
 pub mod network;
 pub mod page;
 pub mod policy;

@@ -50,8 +50,18 @@ pub struct UsageEntry {
     pub memory_gib_seconds: f64,
     /// Processor time that they actually used.
     pub cpu_used_seconds: f64,
-    /// At the prices of that time.
+    /// At the prices of that time, without calls of models.
     pub cost: f64,
+    /// Calls of models through the gateway.
+    #[serde(default)]
+    pub model_calls: i64,
+    #[serde(default)]
+    pub model_input_tokens: i64,
+    #[serde(default)]
+    pub model_output_tokens: i64,
+    /// What they cost; budgets count it too.
+    #[serde(default)]
+    pub model_cost: f64,
     pub currency: String,
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, code, competitions,
-    connections, events, exec, executions, files, forks, git, host, keys, limits, logs, network, policy,
-    projects, pulls, queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates,
+    connections, events, exec, executions, files, forks, git, host, keys, limits, logs, models, network,
+    policy, projects, pulls, queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates,
     transcripts, usage, volumes, webhooks,
 };
 use serde::Serialize;
@@ -247,7 +247,7 @@ fn every_shape_reads_back_what_it_writes() {
     let responses = all![check_response:
         ErrorShape, agents::Agent, agents::AgentTemplate, agents::AgentTest, agents::Definition,
         agents::PresetInfo, agents::PresetLogin, agents::PresetRecipe, agents::SetUpAgent, artifacts::Artifact,
-        attempts::Attempt, attempts::Failure, attempts::Message, attempts::Move,
+        attempts::Attempt, attempts::Failure, attempts::Message, attempts::Move, attempts::ReportedUsage,
         attempts::StepShape, attempts::StepStateShape, audit::Audited, budgets::Action,
         budgets::Budget, budgets::Period, code::CodeArtifact, code::CodeContext, code::CodeEnd,
         code::CodeError, code::CodeFailed, code::CodeRan, code::CodeResult, code::CodeStarted,
@@ -264,7 +264,8 @@ fn every_shape_reads_back_what_it_writes() {
         host::Health, host::Host, host::HostFailure, host::HostReport, host::KernelFeature, host::LargestSandbox,
         keys::Key, keys::MadeKey, limits::GitShape, limits::Lease, limits::QuotaState,
         limits::QuotasShape, limits::RetentionShape, limits::Settings, limits::SettingsShape, limits::TaskRulesShape,
-        limits::UseShape, logs::FoundLine, logs::LogLine, network::Reach, policy::Answer,
+        limits::UseShape, logs::FoundLine, logs::LogLine, models::ModelCall, models::ModelCallDetail,
+        models::ModelPrice, models::ModelPrices, network::Reach, policy::Answer,
         policy::CommandWords, policy::JudgedShape, projects::Project, pulls::Comment, pulls::Diff,
         pulls::DiffFile, pulls::InlineComment, pulls::Issue, pulls::Pull, pulls::Review,
         pulls::Status, pulls::Statuses, queue::Queue, queue::QueueCounts, queue::QueueLimits,
@@ -302,7 +303,7 @@ fn every_query_reads_back_what_it_writes() {
         events::AfterQuery, events::EventQuery, exec::SignalQuery, exec::WatchQuery,
         executions::ExecutionQuery, executions::OutputQuery, executions::PlaceQuery,
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,
-        git::RepositoryQuery, logs::FormQuery, logs::LogQuery, network::ReachQuery,
+        git::RepositoryQuery, logs::FormQuery, logs::LogQuery, models::ModelCallQuery, network::ReachQuery,
         pulls::DiffQuery, pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
         tasks::TaskQuery, templates::CatalogueLogQuery, templates::TemplateBuildLogQuery, templates::TemplateBuildQuery,
         templates::TemplateQuery, transcripts::TranscriptQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,

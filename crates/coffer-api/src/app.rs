@@ -54,6 +54,7 @@ pub struct App {
     pub git: Arc<coffer_work::git::Git>,
     /// Agents in sandboxes, for tests of them.
     pub bench: Arc<coffer_work::workshop::Workbench>,
+    pub models: Arc<coffer_work::models::Models>,
     /// How many runs may hold a slot, over all projects.
     pub most_runs: u32,
     pub webhooks: Arc<coffer_work::webhooks::Webhooks>,

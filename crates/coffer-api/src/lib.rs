@@ -28,6 +28,7 @@ mod list;
 mod logs;
 mod mcp;
 mod metrics;
+mod models;
 mod names;
 mod query;
 mod reach;
@@ -132,6 +133,8 @@ pub fn router(app: App, ui: &'static [UiFile]) -> Router {
         .merge(accompanied(git::router(), Shape::Plain))
         .merge(accompanied(lfs::router(), Shape::Lfs))
         .merge(accompanied(ui::router(ui), Shape::Own))
+        // Not accompanied: calls have records of their own, and refusals are in the shapes of providers.
+        .merge(models::router())
         .layer(axum::middleware::from_fn(browser::admit))
         .with_state(app.clone());
     // Its tools call the other routes, so it is not among them. Pages of other sites may not read its answers.

@@ -126,6 +126,7 @@ impl Add {
                 output: None,
                 template: None,
                 limits: Default::default(),
+                model_access: None,
             },
             (None, file) => {
                 let text = text_of(&file.unwrap_or_default())?;

@@ -1,6 +1,7 @@
 //! Coding agents: their definitions, and parsing of their output.
 
 mod definition;
+mod model_api;
 mod preset;
 mod progress;
 mod prompt;
@@ -11,6 +12,7 @@ mod resume;
 pub mod transcript;
 
 pub use definition::{AgentDefinition, AgentLimits, BadDefinition, Invocation, Job};
+pub use model_api::{ApiKey, ModelAccess, ModelApi, Reported};
 pub use preset::{OutputFormat, Preset};
 pub use progress::AgentProgress;
 pub use prompt::{FailedCheck, Said, Talk};

@@ -92,7 +92,7 @@ pub(crate) async fn handle(sandbox: &Arc<Sandbox>, mut stream: TcpStream, origin
         return gate::serve(sandbox, stream).await;
     }
     if gate::model::is_meant(&sandbox.policy(), original) {
-        return gate::model::serve(sandbox, stream).await;
+        return gate::model::serve(sandbox, stream, original.port()).await;
     }
     let mut hello = Vec::new();
     let opened = tokio::select! {

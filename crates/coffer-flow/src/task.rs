@@ -13,7 +13,7 @@ mod workshop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coffer_core::agent::{AgentReport, Said};
+use coffer_core::agent::{AgentReport, Reported, Said};
 use coffer_core::{AgentId, RunId, SandboxId, StepCode, TaskId};
 use coffer_store::{AttemptNote, ProjectScope, Store, TaskMessage, Unwinding};
 use serde::{Deserialize, Serialize};
@@ -233,6 +233,13 @@ pub fn so_far(before: &AgentReport, turn: &AgentReport) -> AttemptNote {
     }
 }
 
+fn both(before: Option<Reported>, turn: Option<Reported>) -> Option<Reported> {
+    match (before, turn) {
+        (Some(before), Some(turn)) => Some(before.and(turn)),
+        (before, turn) => before.or(turn),
+    }
+}
+
 fn sum(before: &AgentReport, turn: &AgentReport) -> AgentReport {
     let tokens = match (before.tokens, turn.tokens) {
         (Some(mut one), Some(other)) => {
@@ -303,6 +310,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
 
         let within = Duration::from_secs(u64::try_from(brief.agent_timeout_s).unwrap_or(3600)) + MARGIN;
         let mut report = AgentReport::default();
+        let mut reported: Option<Reported> = None;
         let mut heard = Heard::of(brief.heard_to, brief.messages.clone(), brief.said.clone());
         let mut number = 0;
         let mut checked: Option<Checked> = None;
@@ -322,15 +330,16 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                         let brief = &brief;
                         async move {
                             let done = shop.run_agent(brief, sandbox, turn, start).await?;
+                            let reported = both(reported, done.reported);
+                            let (execution, model) = (done.execution, done.report.model.clone());
                             let note = so_far(turn.before, &done.report);
-                            let model = done.report.model.clone();
-                            self.note(start, AttemptNote { execution: done.execution, model, ..note })
-                                .await?;
+                            self.note(start, AttemptNote { execution, model, reported, ..note }).await?;
                             Ok(done)
                         }
                     })
                     .await?;
                 report = sum(&report, &turn.report);
+                reported = both(reported, turn.reported);
                 if let Some(why) = turn.failed() {
                     if corrections == 0 {
                         return Err(Stop::failed(StepCode::AgentFailed, why));

@@ -42,9 +42,10 @@ use coffer_store::Store;
 pub use coffer_telemetry::{BadTraceSetting, MetricsSettings, TraceSettings};
 pub use coffer_work::artifacts::ArtifactSettings;
 pub use coffer_work::git::ForgeSettings;
+pub use coffer_work::models::{ModelConfig, ModelSettings};
 pub use coffer_work::tasks::{OtherArena, OtherWorkshop, TaskSettings};
 pub use coffer_work::webhooks::WebhookSettings;
-use coffer_work::{artifacts, git, results, reviews, tasks, triggers, webhooks, workshop};
+use coffer_work::{artifacts, git, models, results, reviews, tasks, triggers, webhooks, workshop};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -83,6 +84,8 @@ pub struct ServerConfig {
     pub images: ImageNames,
     pub registries: RegistrySettings,
     pub forge: ForgeSettings,
+    /// The gateway through which agents call models, and its prices.
+    pub models: ModelConfig,
     /// Variables of every sandbox, unless its template or its creator sets them.
     pub environment: BTreeMap<String, String>,
     /// How git is started for local repositories.
@@ -130,6 +133,7 @@ impl Default for ServerConfig {
             images: ImageNames::default(),
             registries: RegistrySettings::default(),
             forge: ForgeSettings::default(),
+            models: ModelConfig::default(),
             environment: BTreeMap::new(),
             git_processes: GitProcesses::default(),
             extra_roots: None,
@@ -302,6 +306,18 @@ pub async fn serve(
         stop.child_token(),
     );
     let builds = builds.await.map_err(ServeError::records("continue recorded builds"))?;
+    // Before anything tells egress of a sandbox's gates: an agent that goes on keeps its way to models.
+    let models = models::Models::start(
+        store.clone(),
+        fleet.clone(),
+        telemetry.clone(),
+        config.models.clone(),
+        config.extra_roots.as_deref(),
+        &pools,
+        format!("http://{}", own_address(config.listen, &listener)?),
+    );
+    let models = models.await.map_err(ServeError::records("settle calls of models"))?;
+    followers.spawn(models.clone().keep(stop.child_token()));
     let git = git::Git::new(store.clone(), fleet.clone(), forges.clone(), exec.clone(), telemetry.clone());
     let git = Arc::new(git);
     followers.spawn(git.clone().keep(stop.child_token()));
@@ -316,6 +332,7 @@ pub async fn serve(
         store: store.clone(),
         fleet: fleet.clone(),
         git: git.clone(),
+        models: models.clone(),
         exec: exec.clone(),
         limiter: limiter.clone(),
         policy: config.lifetime,
@@ -397,6 +414,7 @@ pub async fn serve(
         tasks: tasks.clone(),
         git,
         bench,
+        models: models.clone(),
         most_runs: config.tasks.in_all,
         webhooks: webhooks.clone(),
         artifacts,
@@ -409,6 +427,7 @@ pub async fn serve(
     let front = Arc::new(coffer_proxy::Front { api, proxy, seats, trusted, refuse });
     coffer_proxy::serve(listener, front, stop).await;
     tasks.finish().await;
+    models.finish(LAST_STEPS).await;
     builds.finish(LAST_STEPS).await;
     webhooks.finish(LAST_STEPS).await;
     forges.finish(LAST_STEPS).await;
@@ -452,17 +471,22 @@ fn noreply(domain: Option<&str>) -> String {
     format!("noreply@{}", domain.unwrap_or("localhost"))
 }
 
+/// The address at which egress reaches this server.
+fn own_address(listen: SocketAddr, listener: &TcpListener) -> Result<SocketAddr, ServeError> {
+    let mut here = listener.local_addr().map_err(|source| ServeError::Listener { listen, source })?;
+    if here.ip().is_unspecified() {
+        here.set_ip(if here.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    Ok(here)
+}
+
 /// Opens the forges.
 async fn forges(
     config: &ServerConfig,
     listener: &TcpListener,
     store: Store,
 ) -> Result<Arc<coffer_forge::Forges>, ServeError> {
-    let mut here =
-        listener.local_addr().map_err(|source| ServeError::Listener { listen: config.listen, source })?;
-    if here.ip().is_unspecified() {
-        here.set_ip(if here.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
-    }
+    let here = own_address(config.listen, listener)?;
     let dir = config.server_dir.join("repositories");
     let config = coffer_forge::ForgeConfig {
         repositories: dir.clone(),

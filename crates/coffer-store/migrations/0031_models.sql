@@ -16,6 +16,8 @@ CREATE TABLE model_grants (
     pass_digest TEXT NOT NULL,
     -- What the sandbox in all and the calls of this grant may cost; null for no limit.
     budget_nanos BIGINT,
+    -- What the calls of all grants of the run may cost together.
+    run_budget_nanos BIGINT,
     created_ms BIGINT NOT NULL,
     -- When a budget first refused a call.
     refused_ms BIGINT,
@@ -64,6 +66,7 @@ CREATE TABLE model_calls (
 CREATE INDEX model_calls_by_project ON model_calls (project_id, id);
 CREATE INDEX model_calls_by_task ON model_calls (task_id, id) WHERE task_id IS NOT NULL;
 CREATE INDEX model_calls_by_grant ON model_calls (grant_id);
+CREATE INDEX model_calls_by_run ON model_calls (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX model_calls_open ON model_calls (project_id, reserved_nanos) WHERE ended_ms IS NULL;
 CREATE INDEX model_calls_by_age ON model_calls (project_id, ended_ms);
 

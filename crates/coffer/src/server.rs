@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
+use coffer_core::model::Prices;
 use coffer_core::settings::SecretText;
 use coffer_core::{ProjectId, chain};
 use coffer_engine::{Engine as _, NodeEngine};
@@ -81,12 +82,13 @@ impl Server {
         // Read it while this is root.
         let extra_roots =
             settings.network.extra_roots.as_deref().map(crate::roots::extra_roots).transpose()?;
+        let prices = prices(&settings.models)?;
         let data = self.part.run_dir.join("data");
         reach_own_directory(&self.server_dir, &data)?;
         self.part.give_up_root()?;
         crate::privilege::raise_open_files();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.serve(&data, told, settings, extra_roots))
+        runtime.block_on(self.serve(&data, told, settings, (extra_roots, prices)))
     }
 
     async fn serve(
@@ -94,7 +96,7 @@ impl Server {
         data: &Path,
         told: Told,
         settings: config::Settings,
-        extra_roots: Option<String>,
+        (extra_roots, prices): (Option<String>, Prices),
     ) -> anyhow::Result<()> {
         let Told { installation, known_key, known_operator_key, .. } = told;
         let stop = CancellationToken::new();
@@ -166,6 +168,10 @@ impl Server {
             images: coffer_server::ImageNames(settings.images),
             registries: settings.registries,
             forge: settings.forge,
+            models: coffer_server::ModelConfig {
+                prices: prices(&settings.models)?,
+                settings: settings.models,
+            },
             environment: settings.mirrors.resolve().unwrap_or_default().variables(),
             // The runner detects Landlock itself.
             git_processes: GitProcesses { runner: Some(git_socket), landlock: false },
@@ -227,4 +233,19 @@ async fn is_good(store: &Store, key: Option<&str>) -> anyhow::Result<bool> {
     let Some(key) = key else { return Ok(false) };
     let principal = store.authenticate(key).await.context("could not look up the API key")?;
     Ok(principal.is_some())
+}
+
+/// The prices of models: those in the program, and those of the operator's file, which win.
+fn prices(settings: &coffer_server::ModelSettings) -> anyhow::Result<Prices> {
+    let built_in = Prices::built_in();
+    let Some(path) = &settings.prices else { return Ok(built_in) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("could not read the prices of models in `{path}` (models.prices)"))?;
+    let own = Prices::parse(&text)
+        .with_context(|| format!("the prices of models in `{path}` (models.prices) cannot be used"))?;
+    if own.currency != built_in.currency {
+        // Two currencies in one table would add up to nonsense.
+        return Ok(own);
+    }
+    Ok(built_in.with(own))
 }

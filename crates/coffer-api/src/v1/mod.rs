@@ -23,6 +23,7 @@ mod keys;
 mod limits;
 mod locate;
 mod logs;
+mod models;
 mod page;
 mod policy;
 mod projects;
@@ -157,6 +158,10 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(usage::own))
         .routes(routes!(usage::all))
         .routes(routes!(usage::prices))
+        .routes(routes!(models::list))
+        .routes(routes!(models::detail))
+        .routes(routes!(models::policy, models::set_policy))
+        .routes(routes!(models::prices))
         .routes(routes!(budgets::create, budgets::list))
         .routes(routes!(budgets::detail, budgets::replace, budgets::remove))
         .routes(routes!(events::list))

@@ -33,6 +33,10 @@ fn shown(line: UsageLine, group: UsageGroup, currency: &str) -> UsageEntry {
         memory_gib_seconds: memory_mib_ms as f64 / 1024e3,
         cpu_used_seconds: cpu_used_us as f64 / 1e6,
         cost: cost_nanos as f64 / 1e9,
+        model_calls: line.models.calls,
+        model_input_tokens: line.models.input_tokens,
+        model_output_tokens: line.models.output_tokens,
+        model_cost: line.models.cost_nanos as f64 / 1e9,
         currency: currency.to_string(),
     }
 }

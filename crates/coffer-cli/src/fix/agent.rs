@@ -1,9 +1,6 @@
 //! Who does the work: a named agent, the only one, or one that is made now.
 
-use std::collections::BTreeMap;
-
-use coffer_api_types::agents::{Definition, NewAgent, PresetInfo};
-use coffer_api_types::secrets::NewValue;
+use coffer_api_types::agents::{AgentSetup, PresetInfo};
 use coffer_core::AgentId;
 
 use crate::context::Context;
@@ -29,7 +26,7 @@ pub(super) async fn choose(context: &Context, named: Option<&str>, asks: bool) -
         [] if asks => return make(context).await,
         [] => {
             return Err(Failure::new("the project has no agent")
-                .hint("add one: `coffer agent add claude_code --preset claude_code`")
+                .hint("add one: `coffer agent add claude_code`")
                 .exit(USAGE));
         }
         [only] => only,
@@ -43,44 +40,26 @@ pub(super) async fn choose(context: &Context, named: Option<&str>, asks: bool) -
     Ok(Chosen { id: agent_id(&chosen.id)?, name: chosen.name.clone() })
 }
 
-/// Asks for a program and its key, and defines an agent.
+/// Asks for a program and its key, and sets an agent up as `agent add` does. The attempt waits for its template.
 async fn make(context: &Context) -> Result<Chosen, Failure> {
     eprintln!("The project has no agent yet. Known programs:");
     let mut presets = context.client.agent_presets().await?;
-    presets.retain(|preset| preset.usual_secret.is_some());
-    let word = |preset: &PresetInfo| {
-        let value = printer::to_value(&preset.preset).ok();
-        value.and_then(|value| value.as_str().map(str::to_string)).unwrap_or_default()
-    };
-    let shown = |preset: &PresetInfo| format!("{}  {}", word(preset), preset.title);
+    presets.retain(|preset| preset.recipe.is_some() && !preset.logins.is_empty());
+    let shown = |preset: &PresetInfo| format!("{}  {}", preset.preset.as_str(), preset.title);
     let preset = ask::choose("Which one", &presets, shown)?;
-    let mut secrets = BTreeMap::new();
-    if let Some(variable) = &preset.usual_secret {
+    let mut setup = AgentSetup::default();
+    if let Some(login) = preset.logins.first() {
         let known = context.client.secrets().all().await?;
-        if !known.iter().any(|secret| &secret.name == variable) {
-            let value = terminal::prompt_secret(&format!("{variable} (stored as a secret of the project)"))?;
-            if value.is_empty() {
+        if !known.iter().any(|secret| secret.name == login.secret) {
+            let question = format!("{} ({}; stored as a secret of the project)", login.variable, login.about);
+            let key = terminal::prompt_secret(&question)?;
+            if key.is_empty() {
                 return Err(Failure::usage("without its key the agent cannot work"));
             }
-            let value = NewValue { value, hosts: None, plain_http: None };
-            context.client.set_secret(variable, &value).await?;
+            setup.key = Some(key);
         }
-        secrets.insert(variable.clone(), variable.clone());
     }
-    let definition = Definition {
-        preset: preset.preset,
-        command: None,
-        model: None,
-        prompt: None,
-        env: BTreeMap::default(),
-        secrets,
-        working_directory: None,
-        output: None,
-        template: None,
-        limits: Default::default(),
-    };
-    let new = NewAgent { name: word(preset), definition: Some(definition) };
-    let made = context.client.create_agent(&new).await?;
+    let made = context.client.set_up_agent(preset.preset.as_str(), &setup).await?.agent;
     printer::note(&format!("added agent {}", made.name));
     Ok(Chosen { id: agent_id(&made.id)?, name: made.name })
 }

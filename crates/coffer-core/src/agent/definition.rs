@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::model_api::{ModelAccess, ModelApi, NoApi, Wish};
 use super::preset::{OutputFormat, Preset, Word};
 use super::prompt::{self, Talk};
 use super::recipe::Recipe;
@@ -55,6 +56,9 @@ pub struct AgentDefinition {
     pub template: Option<String>,
     #[serde(default)]
     pub limits: AgentLimits,
+    /// How it calls models; through the gateway if its secrets have a key that the preset uses there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_access: Option<ModelAccess>,
 }
 
 /// Limits of one attempt.
@@ -135,6 +139,7 @@ impl AgentDefinition {
             output: None,
             template: None,
             limits: AgentLimits::default(),
+            model_access: None,
         }
     }
 
@@ -162,6 +167,21 @@ impl AgentDefinition {
             None if needed > usual.memory_mib => SizeWish { memory_mib: Some(needed), ..wish },
             _ => wish,
         }
+    }
+
+    fn wish(&self) -> Wish<'_> {
+        Wish {
+            preset: self.preset,
+            access: self.model_access,
+            secrets: &self.secrets,
+            env: &self.env,
+            has_command: self.command.is_some(),
+        }
+    }
+
+    /// How it uses the model gateway; `None` if its keys are in its environment.
+    pub fn model_api(&self) -> Option<ModelApi> {
+        self.wish().api().ok().flatten()
     }
 
     /// Checks the definition; the error says what is wrong.
@@ -216,6 +236,16 @@ impl AgentDefinition {
         if let Some(twice) = self.secrets.keys().find(|name| self.env.contains_key(*name)) {
             return Err(bad(format!("secrets.{twice}"), "is a variable of env too"));
         }
+        self.wish().api().map_err(|error| match error {
+            NoApi::OwnService => {
+                let why = format!("must be `direct`: {} speaks only with its own service", self.preset.title());
+                bad("model_access", why)
+            }
+            NoApi::NoKey => bad(
+                "model_access",
+                "needs a secret for the provider's key, such as `{\"ANTHROPIC_API_KEY\": \"name of a secret\"}`",
+            ),
+        })?;
         let timeout = self.limits.timeout_s.unwrap_or(USUAL_TIMEOUT_S);
         if !(1..=LONGEST_TIMEOUT_S).contains(&timeout) {
             return Err(bad("limits.timeout_s", format!("must be between 1 and {LONGEST_TIMEOUT_S}")));

@@ -15,7 +15,10 @@ use http::{Request, Response, StatusCode, Uri};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use super::carry::{self, Answer, Sent, Target};
 use super::{HEAD_PATIENCE, MOST_BUFFER, MOST_HEADERS, whole};
@@ -23,6 +26,7 @@ use crate::refusal::{Cause, Refused};
 use crate::sandbox::Sandbox;
 
 const LONGEST_PATH: usize = 1024;
+const TLS_PORT: u16 = 443;
 
 /// Request headers that are passed on, and beginnings of such.
 const SENT: [&str; 9] = [
@@ -44,7 +48,7 @@ const NOT_SHOWN: [HeaderName; 5] =
 
 /// Whether a connection is to the gateway.
 pub(crate) fn is_meant(policy: &Policy, to: std::net::SocketAddr) -> bool {
-    policy.model().is_some() && to == (MODEL_ADDRESS, MODEL_PORT).into()
+    policy.model().is_some() && to.ip() == MODEL_ADDRESS && [MODEL_PORT, TLS_PORT].contains(&to.port())
 }
 
 /// Whether a question is for the gateway's name.
@@ -52,8 +56,35 @@ pub(crate) fn is_asked(policy: &Policy, name: &HostName) -> bool {
     policy.model().is_some() && name.as_str() == MODEL_NAME
 }
 
-/// Serves a connection of an agent.
-pub(crate) async fn serve(sandbox: &Arc<Sandbox>, stream: TcpStream) {
+/// Serves a connection of an agent. Some clients take only HTTPS: for them there is a certificate of the
+/// installation's own authority, which sandboxes trust.
+pub(crate) async fn serve(sandbox: &Arc<Sandbox>, stream: TcpStream, port: u16) {
+    if port != TLS_PORT {
+        return converse(sandbox, stream).await;
+    }
+    let name = HostName::parse(MODEL_NAME).expect("a constant that is a name");
+    let config = sandbox.authority().and_then(|authority| authority.inside(&name).ok());
+    let Some(config) = config else {
+        tracing::debug!("egress has no certificate authority yet");
+        return crate::socket::abort(&stream);
+    };
+    let accepting = TlsAcceptor::from(config).accept(stream);
+    let accepted = tokio::select! {
+        biased;
+        () = sandbox.stop.cancelled() => return,
+        accepted = timeout(HEAD_PATIENCE, accepting) => accepted,
+    };
+    match accepted {
+        Ok(Ok(stream)) => converse(sandbox, stream).await,
+        Ok(Err(error)) => tracing::debug!(%error, "TLS with the model gateway failed"),
+        Err(_) => {}
+    }
+}
+
+async fn converse<S>(sandbox: &Arc<Sandbox>, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let mut server = hyper::server::conn::http1::Builder::new();
     server
         .max_buf_size(MOST_BUFFER)

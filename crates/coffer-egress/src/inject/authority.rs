@@ -127,7 +127,7 @@ impl Authority {
     }
 
     /// The TLS configuration for a sandbox that connects to `host`.
-    pub(super) fn inside(&self, host: &HostName) -> Result<Arc<ServerConfig>, BadAuthority> {
+    pub(crate) fn inside(&self, host: &HostName) -> Result<Arc<ServerConfig>, BadAuthority> {
         let hosts = || self.hosts.lock();
         if let Some((made, config)) = hosts().get(host)
             && made.elapsed() < KEPT

@@ -16,6 +16,7 @@ mod gate;
 mod headers;
 mod lfs;
 mod mirrors;
+mod models;
 mod names;
 mod policies;
 mod proxy;

@@ -40,9 +40,9 @@ impl GitGate {
         std::mem::replace(&mut self.routes().model, route)
     }
 
-    /// Whether there is a way to the model gateway.
-    pub fn leads_to_models(&self) -> bool {
-        self.routes().model.is_some()
+    /// The way to the model gateway, if there is one.
+    pub fn model(&self) -> Option<ModelRoute> {
+        self.routes().model.clone()
     }
 
     /// Replaces the routes, and returns the old ones.

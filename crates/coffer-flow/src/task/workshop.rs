@@ -1,6 +1,6 @@
 //! The trait between runs of tasks and sandboxes, git and forges.
 
-use coffer_core::agent::{AgentReport, Said};
+use coffer_core::agent::{AgentReport, Reported, Said};
 use coffer_core::{AgentId, ExecutionId, ProjectId, RunId, SandboxId, TaskId, TaskIssue};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,9 @@ pub struct AgentTurn {
     /// `None` if it timed out.
     pub exit_code: Option<i64>,
     pub report: AgentReport,
+    /// What the agent itself reported, if the model gateway's figures are in `report`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<Reported>,
 }
 
 impl AgentTurn {

@@ -124,7 +124,7 @@ impl Workshop for Shop {
             error: failed.then(|| "no idea".into()),
             ..AgentReport::default()
         };
-        Ok(AgentTurn { execution: None, exit_code: Some(i64::from(failed)), report })
+        Ok(AgentTurn { execution: None, exit_code: Some(i64::from(failed)), report, reported: None })
     }
 
     async fn check(

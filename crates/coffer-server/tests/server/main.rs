@@ -37,6 +37,7 @@ mod limits;
 mod listing;
 mod log_search;
 mod mcp;
+mod models;
 mod network;
 mod origin;
 mod output;

@@ -48,7 +48,7 @@ impl Workshop for Shop {
             turn.said.iter().map(|said| said.plain()).collect::<Vec<_>>().join(", ")
         ));
         let report = AgentReport { tokens, cost_nanos: Some(250_000_000), summary, ..AgentReport::default() };
-        Ok(AgentTurn { execution: None, exit_code: Some(0), report })
+        Ok(AgentTurn { execution: None, exit_code: Some(0), report, reported: None })
     }
 
     async fn check(&self, _: &Brief, _: SandboxId, _: &str, _: &str, _: usize) -> Result<Checked, StepError> {

@@ -17,7 +17,7 @@ use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read grants of models";
 const CHANGE: &str = "change a grant of models";
-const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, task_id, run_id, preset, keys, pass_digest, budget_nanos, \
+const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, task_id, run_id, preset, keys, pass_digest, budget_nanos, run_budget_nanos, \
                        refused_ms, closed_ms";
 
 /// The key of a provider.
@@ -43,6 +43,8 @@ pub struct NewGrant {
     /// SHA-256 of the pass, in hexadecimal digits.
     pub pass_digest: String,
     pub budget_nanos: Option<i64>,
+    /// What the calls of all grants of the run may cost together.
+    pub run_budget_nanos: Option<i64>,
 }
 
 /// A grant.
@@ -59,6 +61,8 @@ pub struct GrantRow {
     pub keys: BTreeMap<Provider, ModelKey>,
     pub pass_digest: String,
     pub budget_nanos: Option<i64>,
+    /// What the calls of all grants of the run may cost together.
+    pub run_budget_nanos: Option<i64>,
     /// Whether a budget refused a call.
     pub was_refused: bool,
     pub is_closed: bool,
@@ -87,10 +91,11 @@ impl Store {
             Box::pin(async move {
                 let sql = format!(
                     "INSERT INTO model_grants (id, project_id, key, sandbox_id, agent_id, task_id, run_id, preset, keys,
-                         pass_digest, budget_nanos, created_ms)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+                         pass_digest, budget_nanos, run_budget_nanos, created_ms)
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
                      ON CONFLICT (project_id, key) DO UPDATE SET keys = excluded.keys,
                          pass_digest = excluded.pass_digest, budget_nanos = excluded.budget_nanos,
+                         run_budget_nanos = excluded.run_budget_nanos,
                          closed_ms = NULL
                      RETURNING {COLUMNS}"
                 );
@@ -106,6 +111,7 @@ impl Store {
                     .bind(json(&new.keys))
                     .bind(new.pass_digest)
                     .bind(new.budget_nanos)
+                    .bind(new.run_budget_nanos)
                     .bind(now_ms())
                     .fetch_one(connection)
                     .await
@@ -255,6 +261,7 @@ fn read(row: &AnyRow) -> Result<GrantRow, StoreError> {
         keys: from_json(&text(row, "keys")?, "keys")?,
         pass_digest: text(row, "pass_digest")?,
         budget_nanos: number("budget_nanos")?,
+        run_budget_nanos: number("run_budget_nanos")?,
         was_refused: number("refused_ms")?.is_some(),
         is_closed: number("closed_ms")?.is_some(),
     })

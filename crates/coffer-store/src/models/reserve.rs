@@ -120,7 +120,7 @@ async fn limits(
     new: &NewCall,
 ) -> Result<Option<(Vec<Left>, bool)>, StoreError> {
     let grant =
-        sqlx::query("SELECT budget_nanos, closed_ms FROM model_grants WHERE id = $1 AND project_id = $2")
+        sqlx::query("SELECT budget_nanos, run_budget_nanos, closed_ms FROM model_grants WHERE id = $1 AND project_id = $2")
             .bind(new.grant.id)
             .bind(new.grant.project)
             .fetch_optional(&mut *connection)
@@ -132,20 +132,16 @@ async fn limits(
     }
     let (mut limits, mut any_open) = (Vec::new(), false);
     if let Some(amount) = grant.try_get::<Option<i64>, _>("budget_nanos").doing(RESERVE)? {
-        let row = sqlx::query(
-            "SELECT CAST(COALESCE(SUM(CASE WHEN ended_ms IS NULL THEN reserved_nanos
-                     ELSE COALESCE(cost_nanos, 0) END), 0) AS BIGINT) AS spent,
-                 CAST(COALESCE(SUM(CASE WHEN ended_ms IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS open
-             FROM model_calls WHERE grant_id = $1",
-        )
-        .bind(new.grant.id)
-        .fetch_one(&mut *connection)
-        .await
-        .doing(RESERVE)?;
-        let spent: i64 = row.try_get("spent").doing(RESERVE)?;
-        any_open |= row.try_get::<i64, _>("open").doing(RESERVE)? > 0;
+        let (spent, open) = of_calls(connection, "grant_id = $1", new.grant.id.to_string()).await?;
+        any_open |= open > 0;
         let left = amount.saturating_sub(spent).saturating_sub(new.sandbox_cost_nanos);
         limits.push(Left { limit: ModelLimit::Work, amount, left });
+    }
+    let run_budget = grant.try_get::<Option<i64>, _>("run_budget_nanos").doing(RESERVE)?;
+    if let (Some(amount), Some(run)) = (run_budget, new.grant.run) {
+        let (spent, open) = of_calls(connection, "run_id = $1", run.to_string()).await?;
+        any_open |= open > 0;
+        limits.push(Left { limit: ModelLimit::Work, amount, left: amount.saturating_sub(spent) });
     }
     let budgets = sqlx::query(
         "SELECT sandbox_id, period, amount_nanos FROM budgets
@@ -173,6 +169,18 @@ async fn limits(
         limits.push(Left { limit, amount, left: amount.saturating_sub(spent).saturating_sub(held) });
     }
     Ok(Some((limits, any_open)))
+}
+
+/// What calls cost, or hold while they are in progress; and how many are.
+async fn of_calls(connection: &mut AnyConnection, which: &str, id: String) -> Result<(i64, i64), StoreError> {
+    let sql = format!(
+        "SELECT CAST(COALESCE(SUM(CASE WHEN ended_ms IS NULL THEN reserved_nanos
+                 ELSE COALESCE(cost_nanos, 0) END), 0) AS BIGINT) AS spent,
+             CAST(COALESCE(SUM(CASE WHEN ended_ms IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS open
+         FROM model_calls WHERE {which}"
+    );
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id).fetch_one(connection).await.doing(RESERVE)?;
+    Ok((row.try_get("spent").doing(RESERVE)?, row.try_get("open").doing(RESERVE)?))
 }
 
 /// The recorded cost of a project or a sandbox since a day, what calls in progress hold, and their number.

@@ -1,6 +1,6 @@
 //! Attempts at tasks. Changes at the end of a run are written in the transaction of that end.
 
-use coffer_core::agent::AgentProgress;
+use coffer_core::agent::{AgentProgress, Reported};
 use coffer_core::event::{Event, TaskNeedsAttention, TaskProgress};
 use coffer_core::life::Life as _;
 use coffer_core::{
@@ -23,7 +23,7 @@ use crate::{JournalError, ProjectScope, RunFailure, RunState, Store, StoreError,
 const KIND: &str = "task";
 const LONGEST_SUMMARY: usize = 16 * 1024;
 const ATTEMPT: &str = "task_id, number, run_id, agent_id, model, state, sandbox_id, execution_id, branch, commit_id, pull_url, \
-     summary, error, input_tokens, output_tokens, cost_nanos, created_ms, started_ms, ended_ms, \
+     summary, error, input_tokens, output_tokens, cost_nanos, reported, created_ms, started_ms, ended_ms, \
      (SELECT c.id FROM competitions AS c WHERE c.run_id = task_attempts.run_id) AS competition_id";
 
 /// One attempt at a task.
@@ -58,6 +58,8 @@ pub struct AttemptNote {
     pub cost_nanos: Option<i64>,
     /// The model that the agent reports, for an attempt that names none.
     pub model: Option<String>,
+    /// What the agent itself reported, if these figures are the model gateway's.
+    pub reported: Option<Reported>,
     /// The agent's current action: emitted as an event, but not stored.
     pub doing: Option<AgentProgress>,
 }
@@ -300,8 +302,8 @@ async fn put_note(
              branch = COALESCE($3, branch), commit_id = COALESCE($4, commit_id), pull_url = COALESCE($5, pull_url),
              summary = COALESCE($6, summary), input_tokens = COALESCE($7, input_tokens),
              output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos),
-             model = COALESCE(model, $11)
-         WHERE run_id = $10 RETURNING task_id, project_id",
+             reported = COALESCE($10, reported), model = COALESCE(model, $12)
+         WHERE run_id = $11 RETURNING task_id, project_id",
     )
     .bind(note.sandbox)
     .bind(note.execution)
@@ -312,6 +314,7 @@ async fn put_note(
     .bind(note.input_tokens)
     .bind(note.output_tokens)
     .bind(note.cost_nanos)
+    .bind(note.reported.as_ref().map(to_json))
     .bind(run)
     .bind(note.model.map(|model| storable(&model[..model.floor_char_boundary(200)])))
     .fetch_optional(&mut *connection)
@@ -447,6 +450,9 @@ fn attempt(row: &AnyRow) -> Result<Attempt, StoreError> {
             cost_nanos: number("cost_nanos")?,
             // It is in the attempt's own.
             model: None,
+            reported: text("reported")?
+                .map(|text| serde_json::from_str(&text).map_err(super::unreadable))
+                .transpose()?,
             doing: None,
         },
         error: error.map(|text| serde_json::from_str(&text).map_err(super::unreadable)).transpose()?,

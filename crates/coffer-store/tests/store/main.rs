@@ -19,6 +19,7 @@ mod keys;
 mod limits;
 mod lists;
 mod lives;
+mod models;
 mod opening;
 mod policy;
 mod projects;

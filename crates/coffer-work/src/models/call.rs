@@ -21,6 +21,8 @@ use super::upstream::Upstream;
 use coffer_core::clock::now_ms;
 
 const A_PLACE: usize = 1 << 20;
+/// Most values of a request, as far as its punctuation tells.
+const MOST_VALUES: usize = 2_000_000;
 /// How long a call waits for others that hold the rest of a budget.
 const HELD_FOR: Duration = Duration::from_secs(300);
 /// The shortest answer that a call is limited to near the end of a budget.
@@ -99,6 +101,11 @@ impl Models {
         let encoding = request.headers.get(header::CONTENT_ENCODING);
         if encoding.is_some_and(|encoding| encoding != "identity") {
             return Err(ModelError::Compressed);
+        }
+        // Each value takes more memory than its bytes.
+        let values = request.body.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
+        if values > MOST_VALUES {
+            return Err(ModelError::TooMany);
         }
         let mut asked = Asked::read(&call, &request.body)?;
         drop(request.body);

@@ -1,7 +1,6 @@
 //! Why a call, or access to models, is refused.
 
 use coffer_core::model::{BadCall, NotACall, Provider};
-use coffer_core::{Code, Refusal};
 use coffer_fleet::FleetError;
 use coffer_shares::Full;
 use coffer_store::StoreError;
@@ -17,8 +16,12 @@ pub enum ModelError {
     Bad(#[from] BadCall),
     #[error("compressed requests do not pass the model gateway; send them without Content-Encoding")]
     Compressed,
+    #[error("the request's body did not arrive")]
+    Unfinished,
     #[error("the request is longer than {} MiB", super::shapes::MOST_BODY >> 20)]
     TooLong,
+    #[error("the request has too many values")]
+    TooMany,
     #[error("the agent's definition has no key for {}; add one to its `secrets`", .0.as_str())]
     NoKey(Provider),
     #[error("the secret '{0}' of the agent's key is missing, or sealed under a missing master key")]
@@ -61,9 +64,9 @@ impl ModelError {
         match self {
             Self::NoGrant | Self::NoSecret(_) | Self::NoKey(_) => 401,
             Self::NotACall(_) => 404,
-            Self::Bad(_) => 400,
+            Self::Bad(_) | Self::Unfinished => 400,
             Self::Compressed => 415,
-            Self::TooLong => 413,
+            Self::TooLong | Self::TooMany => 413,
             Self::OtherHost(..) | Self::PlainHttp(_) | Self::NoHeader(_) | Self::NotAllowed(_) => 403,
             Self::NoPrice { .. } | Self::NoToolPrice { .. } | Self::OverBudget { .. } => 402,
             Self::Held | Self::Busy(_) | Self::TooFast => 429,
@@ -81,25 +84,6 @@ impl ModelError {
         match self {
             Self::Store(_) => "the model gateway cannot reach its records, try again".to_string(),
             other => other.to_string(),
-        }
-    }
-
-    /// For steps and people.
-    pub fn explain(&self) -> Refusal {
-        match self {
-            Self::Store(error) => {
-                Refusal::new(Code::Unavailable, format!("the records do not answer: {error}"))
-            }
-            other => Refusal::new(Code::Conflict, other.to_string()),
-        }
-    }
-
-    /// Whether another try may succeed.
-    pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Store(_) => true,
-            Self::Fleet(error) => error.is_transient(),
-            _ => false,
         }
     }
 }

@@ -9,7 +9,7 @@ use coffer_core::agent::{Preset, Tokens};
 use coffer_core::model::{Prices, Provider};
 use coffer_core::network::{HeaderText, ModelRoute};
 use coffer_core::sync::Mutex;
-use coffer_core::{AgentId, ModelGrantId, ProjectId, RunId, TaskId};
+use coffer_core::{AgentId, ModelGrantId, ProjectId, RunId, SandboxId, TaskId};
 use coffer_fleet::{Fleet, Record};
 use coffer_http::Client;
 use coffer_shares::{PoolSettings, Shares, pool};
@@ -84,6 +84,8 @@ pub struct GrantOrder {
     pub keys: BTreeMap<Provider, ModelKey>,
     /// What the sandbox in all and the calls of this turn may cost.
     pub budget_nanos: Option<i64>,
+    /// What the calls of all turns of the run may cost together.
+    pub run_budget_nanos: Option<i64>,
 }
 
 /// What the calls of a turn used.
@@ -224,12 +226,12 @@ impl Models {
                 }
                 continue;
             };
-            if is_first && record.git.leads_to_models() {
-                let route = record.git.replace_model(None);
-                if let Err(error) = self.fleet.set_models(record.clone(), route).await {
-                    let id = row.sandbox;
-                    tracing::warn!(sandbox.id = %id, "could not open the way to models for sandbox {id} again: {error}");
-                }
+            let route = record.git.model().filter(|_| is_first);
+            if route.is_some()
+                && let Err(error) = self.fleet.set_models(record.clone(), route).await
+            {
+                let id = row.sandbox;
+                tracing::warn!(sandbox.id = %id, "could not open the way to models for sandbox {id} again: {error}");
             }
         }
         Ok(())
@@ -237,7 +239,8 @@ impl Models {
 
     /// Opens the grant of a turn, and the sandbox's way to the gateway.
     pub async fn open(&self, order: GrantOrder) -> Result<Arc<Grant>, ModelError> {
-        let GrantOrder { scope, record, key, agent, task, run, preset, keys, budget_nanos } = order;
+        let GrantOrder { scope, record, key, agent, task, run, preset, keys, budget_nanos, run_budget_nanos } =
+            order;
         let values = self.store.read_secrets(scope.project()).await?;
         for (provider, key) in &keys {
             Upstream::of(&self.settings, *provider, key, &values)?;
@@ -255,6 +258,7 @@ impl Models {
             keys,
             pass_digest: pass_digest.clone(),
             budget_nanos,
+            run_budget_nanos,
         };
         let row = self.store.open_grant(&scope, new).await?;
         let grant = self.remember(row, &pass_digest);
@@ -278,6 +282,17 @@ impl Models {
             }
             stays
         });
+    }
+
+    /// Closes all grants of a sandbox that a person may now use.
+    pub async fn close_all(&self, sandbox: SandboxId) {
+        let known: Vec<Arc<Grant>> =
+            self.grants.lock().values().filter(|grant| grant.row.sandbox == sandbox).cloned().collect();
+        for grant in known {
+            if let Err(error) = self.close(&grant).await {
+                tracing::warn!(sandbox.id = %sandbox, "could not close the way to models of sandbox {sandbox}: {error}");
+            }
+        }
     }
 
     /// Ends the grant of a turn: no call begins any more, and those in progress are settled soon.

@@ -4,20 +4,25 @@
 //! server started a program, and the output is already redacted.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use coffer_core::agent::transcript::{EntryBody, Room, Text};
-use coffer_core::agent::{AgentDefinition, AgentReader, AgentReport, Job, OutputFormat, Tokens};
-use coffer_core::{Code, ExecutionId, SandboxId, StepCode};
+use coffer_core::agent::{
+    AgentDefinition, AgentReader, AgentReport, Job, ModelApi, OutputFormat, Reported, Tokens,
+};
+use coffer_core::{AgentId, Code, ExecutionId, RunId, SandboxId, StepCode, TaskId};
 use coffer_flow::StepError;
 use coffer_flow::task::{AgentTurn, Checked};
-use coffer_store::{ExecutionRow, ExecutionState, Idempotency, TakenKey, TurnPlace};
+use coffer_store::{ExecutionRow, ExecutionState, Idempotency, ModelKey, TakenKey, TurnPlace};
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 use super::heard::{Heard, Progress, hear, quiet_for};
 use super::script::Script;
 use super::{Station, Workbench, repository, trouble};
+use crate::models::{Grant, GrantOrder, ModelError, Spending};
 use coffer_core::clock::now_ms;
 use coffer_fleet::exec::Command;
 use coffer_fleet::output::Patterns;
@@ -65,6 +70,14 @@ pub struct AgentOrder<'a> {
     pub env: BTreeMap<String, String>,
     /// The turn in its transcript; nothing for a test, which has none.
     pub turn: Option<TurnPlace>,
+    /// Who works, for the records of its calls of models.
+    pub agent: AgentId,
+    pub task: Option<TaskId>,
+    pub run: Option<RunId>,
+    /// The most that its sandbox in all and this turn may cost.
+    pub allowance: Option<i64>,
+    /// The most that calls of models of the whole run may cost.
+    pub run_allowance: Option<i64>,
 }
 
 /// An agent that was started, now or before.
@@ -80,10 +93,12 @@ pub struct AtWork {
     turn: Option<TurnPlace>,
     /// Whether it continues a session.
     continues: bool,
+    /// Its access to models, if that is through the gateway.
+    grant: Option<Arc<Grant>>,
 }
 
 impl AtWork {
-    /// The cost that it reports, in billionths.
+    /// The cost that it reports, or that the model gateway counted, in billionths.
     pub fn reported(&self) -> i64 {
         self.reported.load(Ordering::Relaxed)
     }
@@ -100,15 +115,21 @@ struct Watch<'a> {
     tell: Option<Tell<'a>>,
     /// Redacts what goes into a transcript.
     show: &'a (dyn Fn(&str) -> String + Send + Sync),
+    grant: Option<&'a Grant>,
 }
 
 impl Workbench {
     /// Starts a turn of an agent, unless it was started before.
     pub async fn start_agent(&self, at: &Station, order: AgentOrder<'_>) -> Result<AtWork, StepError> {
-        let AgentOrder { key, place, definition, job, env, turn } = order;
-        let invocation = definition.invocation(&job).map_err(|error| {
+        let AgentOrder { key, place, definition, ref job, ref env, turn, .. } = order;
+        let mut invocation = definition.invocation(job).map_err(|error| {
             StepError::fatal(StepCode::AgentUndefined, format!("the agent cannot be run: {error}"))
         })?;
+        let api = self.model_api(definition);
+        if let Some(api) = &api {
+            let at = invocation.words.len().min(1);
+            invocation.words.splice(at..at, api.words.iter().cloned());
+        }
         let within = Duration::from_secs(invocation.timeout_s.unsigned_abs());
         let values = definition.hidden_values().filter(|value| value.len() >= SHORTEST_HIDDEN);
         let hidden = Patterns::new(&values.collect::<Vec<_>>());
@@ -122,9 +143,15 @@ impl Workbench {
         // Before it can write any output.
         self.record(at).await?.hidden.add(definition.hidden_values());
         self.exclude_litter(at, definition, &cwd).await?;
-        let mut variables = self.not_granted(at, &definition.secrets).await?;
+        let mut variables = self.not_granted(at, &inside(definition, api.as_ref())).await?;
+        variables.extend(api.iter().flat_map(|api| api.env.clone()));
         variables.extend(invocation.env);
-        variables.extend(env);
+        variables.extend(env.clone());
+        // Before it can make a call; again if the step is repeated, because a server that died has lost its passes.
+        let grant = match &api {
+            Some(api) => Some(self.open_models(at, &order, api).await?),
+            None => None,
+        };
         let make = || Command {
             words: invocation.words.clone(),
             cwd: Some(cwd.clone()),
@@ -148,7 +175,51 @@ impl Workbench {
         }
         let (output, continues) = (invocation.output, invocation.continues);
         let reported = AtomicI64::new(0);
-        Ok(AtWork { execution, output, within, hidden, reported, turn, continues })
+        Ok(AtWork { execution, output, within, hidden, reported, turn, continues, grant })
+    }
+
+    /// How an agent uses the model gateway, if it does.
+    fn model_api(&self, definition: &AgentDefinition) -> Option<ModelApi> {
+        definition.model_api().filter(|_| self.models.is_enabled())
+    }
+
+    /// The secrets that an agent's sandbox has in its environment: without keys that the model gateway adds outside.
+    pub fn secrets_inside(&self, definition: &AgentDefinition) -> BTreeMap<String, String> {
+        inside(definition, self.model_api(definition).as_ref())
+    }
+
+    fn model_trouble(&self, at: &Station, error: ModelError) -> StepError {
+        match error {
+            ModelError::Store(error) => error.into(),
+            ModelError::Fleet(error) => self.trouble_at(at, error),
+            other => StepError::fatal(StepCode::AgentUndefined, format!("the agent cannot be run: {other}")),
+        }
+    }
+
+    /// Opens the way to models for a turn.
+    async fn open_models(
+        &self,
+        at: &Station,
+        order: &AgentOrder<'_>,
+        api: &ModelApi,
+    ) -> Result<Arc<Grant>, StepError> {
+        let keys = api
+            .keys
+            .iter()
+            .map(|(provider, key)| (*provider, ModelKey { secret: key.secret.clone(), header: key.header }));
+        let grant = GrantOrder {
+            scope: at.scope,
+            record: self.record(at).await?,
+            key: order.key.to_string(),
+            agent: Some(order.agent),
+            task: order.task,
+            run: order.run,
+            preset: order.definition.preset,
+            keys: keys.collect(),
+            budget_nanos: order.allowance,
+            run_budget_nanos: order.run_allowance,
+        };
+        self.models.open(grant).await.map_err(|error| self.model_trouble(at, error))
     }
 
     /// Waits for an agent. `allowance` is the most that its sandbox in all and this turn, as the agent
@@ -173,26 +244,53 @@ impl Workbench {
         let mut heard = Heard::new(Some(reader), script);
         let show = |text: &str| work.hidden.redact(&self.redacted_whole(at, text));
         let shown = |text: String| show(&text);
+        let grant = work.grant.as_deref();
         let tell = |(doing, report): Progress| {
             let doing = doing.told(show);
             let report = AgentReport { summary: doing.message.clone(), error: None, ..report };
-            tell((doing, report))
+            async move {
+                let report = match grant {
+                    Some(grant) => counted(report, self.models.spent(grant).await.ok().as_ref()),
+                    None => report,
+                };
+                tell((doing, report)).await;
+            }
+            .boxed()
         };
-        let watch = Watch { within: work.within, allowance, tell: Some(&tell), show: &show };
+        let watch = Watch { within: work.within, allowance, tell: Some(&tell), show: &show, grant };
         let followed = self.follow(at, work.execution, watch, &mut heard).await;
         work.reported.store(heard.cost(), Ordering::Relaxed);
         if followed.as_ref().is_err_and(|error| error.transient) {
+            // The step will be repeated, and the agent goes on meanwhile.
             return followed.map(|_| unreachable!("it is an error"));
         }
+        let spending = match grant {
+            None => None,
+            Some(grant) => {
+                Some(self.models.close(grant).await.map_err(|error| self.model_trouble(at, error))?)
+            }
+        };
+        if let Some(spending) = &spending {
+            work.reported.store(spending.known_cost_nanos, Ordering::Relaxed);
+        }
         // Also of a turn that was ended: its transcript is whole.
-        let report = heard.end();
+        let told = heard.end();
         if let Some(script) = &mut heard.script {
             self.write_script(at, script, &show).await?;
         }
         let row = followed?;
+        let reported = spending.map(|_| Reported { tokens: told.tokens, cost_nanos: told.cost_nanos });
+        let report = counted(told, spending.as_ref());
         let exit_code = exit_of(&row, work.within);
         if let Some(allowance) = allowance {
-            self.afford(at, allowance, report.cost_nanos.unwrap_or(0)).await?;
+            let cost = report.cost_nanos.unwrap_or(0);
+            self.afford(at, allowance, cost).await?;
+            let failed = exit_code != Some(0) || report.error.is_some();
+            // The gateway refuses a call before it can cost more than is left.
+            if failed && spending.is_some_and(|spending| spending.was_refused) {
+                let spent = self.cost_of(&at.scope, at.sandbox).await?.saturating_add(cost);
+                return Err(self.over_budget(at.sandbox, spent, allowance));
+            }
         }
         let error = report.error.or_else(|| match exit_code {
             Some(0) => None,
@@ -207,7 +305,7 @@ impl Workbench {
             session: report.session.map(shown),
             ..report
         };
-        Ok(AgentTurn { execution: Some(work.execution), exit_code, report })
+        Ok(AgentTurn { execution: Some(work.execution), exit_code, report, reported })
     }
 
     /// Runs the check, a shell line in the repository; once for each key.
@@ -228,7 +326,7 @@ impl Workbench {
         };
         let execution = self.start_once(at, key, make).await?;
         let show = |text: &str| self.redacted_whole(at, text);
-        let watch = Watch { within: CHECK_WITHIN, allowance: None, tell: None, show: &show };
+        let watch = Watch { within: CHECK_WITHIN, allowance: None, tell: None, show: &show, grant: None };
         let mut heard = Heard::new(None, None);
         let row = self.follow(at, execution, watch, &mut heard).await?;
         let exit_code = exit_of(&row, CHECK_WITHIN);
@@ -333,7 +431,7 @@ impl Workbench {
         &self,
         at: &Station,
         execution: ExecutionId,
-        Watch { within, allowance, tell, show }: Watch<'_>,
+        Watch { within, allowance, tell, show, grant }: Watch<'_>,
         heard: &mut Heard,
     ) -> Result<ExecutionRow, StepError> {
         let row = self.on_record(at, execution).await?;
@@ -394,7 +492,11 @@ impl Workbench {
             }
             if let Some(allowance) = allowance.filter(|_| counted.elapsed() > COST_EVERY) {
                 counted = Instant::now();
-                if let Err(over) = self.afford(at, allowance, heard.cost()).await {
+                let cost = match grant {
+                    Some(grant) => self.models.spent(grant).await.map_or(0, |spent| spent.known_cost_nanos),
+                    None => heard.cost(),
+                };
+                if let Err(over) = self.afford(at, allowance, cost).await {
                     self.end_execution(at, execution).await?;
                     return Err(over);
                 }
@@ -497,6 +599,20 @@ impl Workbench {
     fn redacted_whole(&self, at: &Station, text: &str) -> String {
         self.exec.output.patterns(at.scope.project()).redact(text)
     }
+}
+
+/// The secrets that enter the sandbox.
+fn inside(definition: &AgentDefinition, api: Option<&ModelApi>) -> BTreeMap<String, String> {
+    let mut secrets = definition.secrets.clone();
+    secrets.retain(|variable, _| !api.is_some_and(|api| api.kept_out.contains(variable)));
+    secrets
+}
+
+/// An agent's report with what the model gateway counted instead of what the agent told.
+fn counted(report: AgentReport, spending: Option<&Spending>) -> AgentReport {
+    let Some(spending) = spending.filter(|spending| spending.calls > 0) else { return report };
+    let cost_nanos = spending.cost_nanos.or(report.cost_nanos).or(Some(spending.known_cost_nanos));
+    AgentReport { tokens: Some(spending.tokens), cost_nanos, ..report }
 }
 
 /// Billionths as decimal text.

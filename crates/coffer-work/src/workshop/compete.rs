@@ -408,6 +408,11 @@ impl Arena for Ring {
                 .map(|(name, value)| (name.to_string(), value))
                 .collect(),
             turn: Some(place(brief, entry.number)),
+            agent: entry.agent,
+            task: brief.task,
+            run: Some(brief.run),
+            allowance: entry.budget_nanos,
+            run_allowance: brief.budget_nanos,
         };
         let work = self.bench.start_agent(&at, order).await?;
         tell(News::Begun(work.execution)).await;

@@ -38,6 +38,7 @@ pub use task::TaskShop;
 pub use trial::Trial;
 
 use crate::git::{Git, Signature};
+use crate::models::Models;
 use coffer_fleet::Fleet;
 use coffer_fleet::exec::Exec;
 use coffer_fleet::limits::Limiter;
@@ -48,6 +49,7 @@ pub struct Workbench {
     pub store: Store,
     pub fleet: Arc<Fleet>,
     pub git: Arc<Git>,
+    pub models: Arc<Models>,
     pub exec: Exec,
     pub limiter: Arc<Limiter>,
     pub policy: LifetimePolicy,

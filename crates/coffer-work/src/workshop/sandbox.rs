@@ -175,6 +175,7 @@ impl Workbench {
     /// started in it.
     pub async fn leave_sandbox(&self, at: &Station) -> Result<(), StepError> {
         let Some(record) = self.fleet.find(&at.scope, at.sandbox) else { return Ok(()) };
+        self.models.close_all(at.sandbox).await;
         let trouble = |error| self.trouble_at(at, error);
         for execution in self.exec.running(&record).await.unwrap_or_default() {
             let row = self.store.execution(&at.scope, execution).await?;

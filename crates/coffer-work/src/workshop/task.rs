@@ -8,13 +8,16 @@ use coffer_core::forge::StatusState;
 use coffer_core::{Code, RunId, SandboxId, StepCode};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
-use coffer_store::{Attempt, AttemptNote, ProjectScope, TranscriptOf, TurnPlace};
+use coffer_store::{Attempt, AttemptNote, ModelCallFilter, ProjectScope, TranscriptOf, TurnPlace};
 use futures_util::FutureExt as _;
 
 use super::agent::amount;
 use super::heard::Progress;
 use super::repository::{branch_name, branch_order, expect, kept_pull, plain, push_order};
 use super::{AgentOrder, Place, PullText, SandboxOrder, Station, WorkDone, Workbench};
+
+/// Most calls of models of an attempt whose cost is added up.
+const MOST_CALLS: u32 = 100_000;
 
 /// Works on tasks.
 #[derive(Debug)]
@@ -64,12 +67,24 @@ impl TaskShop {
         let Some(budget) = brief.budget_nanos else { return Ok(None) };
         let mut left = budget.saturating_sub(before.cost_nanos.unwrap_or(0));
         for attempt in self.attempts(brief).await?.into_iter().filter(|attempt| attempt.run != brief.run) {
-            left = left.saturating_sub(attempt.note.cost_nanos.unwrap_or(0));
+            let told = attempt.note.cost_nanos.unwrap_or(0);
+            left = left.saturating_sub(told.max(self.called(brief, attempt.run).await?));
             if let Some(sandbox) = attempt.note.sandbox {
                 left = left.saturating_sub(self.bench.cost_of(&self.scope(brief), sandbox).await?);
             }
         }
         Ok(Some(left))
+    }
+
+    /// The cost of an attempt's calls of models. An attempt that was cancelled has not noted all of it.
+    async fn called(&self, brief: &Brief, run: RunId) -> Result<i64, StepError> {
+        let filter = ModelCallFilter { run: Some(run), limit: MOST_CALLS, ..ModelCallFilter::default() };
+        let calls = self.bench.store.model_calls(&self.scope(brief), &filter).await?;
+        let costs = calls.iter().map(|call| match call.ended_ms {
+            Some(_) => call.cost_nanos.unwrap_or(0),
+            None => call.reserved_nanos,
+        });
+        Ok(costs.fold(0, i64::saturating_add))
     }
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
@@ -109,7 +124,7 @@ impl Workshop for TaskShop {
             agent: Some(brief.agent),
             task: Some(brief.task),
             template: definition.template.as_deref(),
-            secrets: &definition.secrets,
+            secrets: &self.bench.secrets_inside(&definition),
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
             size: definition.size(self.bench.fleet.usual_limits()),
         };
@@ -177,6 +192,7 @@ impl Workshop for TaskShop {
         };
         let place = self.place(brief, turn.number);
         self.bench.tell_said(&at, place, turn.said).await?;
+        let allowance = self.allowance(brief, turn.before).await?;
         let order = AgentOrder {
             key: &key(brief.run, &format!("agent-{}", turn.number)),
             place: Place::Repository(&brief.repository),
@@ -192,8 +208,12 @@ impl Workshop for TaskShop {
             },
             env,
             turn: Some(place),
+            agent: brief.agent,
+            task: Some(brief.task),
+            run: Some(brief.run),
+            allowance,
+            run_allowance: None,
         };
-        let allowance = self.allowance(brief, turn.before).await?;
         let work = self.bench.start_agent(&at, order).await?;
         // Record the execution now, so that clients can read its output while it runs.
         let execution = Some(work.execution);

@@ -90,13 +90,13 @@ impl Workbench {
             agent: Some(agent),
             task: None,
             template: definition.template.as_deref(),
-            secrets: &definition.secrets,
+            secrets: &self.secrets_inside(&definition),
             metadata: BTreeMap::from([("agent_test".to_string(), agent.to_string())]),
             size: definition.size(self.fleet.usual_limits()),
         };
         let sandbox = self.ensure_sandbox(scope, order).await?;
         let at = Station { scope, sandbox, actor: format!("agent:{agent}") };
-        let tried = self.ask_for_a_word(&at, &key, definition, &mut trial).await;
+        let tried = self.ask_for_a_word(&at, &key, agent, definition, &mut trial).await;
         if let Err(error) = self.end_sandbox(&at).await {
             tracing::warn!(sandbox.id = %sandbox, "could not destroy the sandbox of a test yet: {error}");
         }
@@ -111,6 +111,7 @@ impl Workbench {
         &self,
         at: &Station,
         key: &str,
+        agent: AgentId,
         definition: AgentDefinition,
         trial: &mut Trial,
     ) -> Result<(), StepError> {
@@ -134,6 +135,11 @@ impl Workbench {
             job: Job { title: PROMPT, ..Job::default() },
             env: BTreeMap::from([("COFFER_SANDBOX_ID".to_string(), at.sandbox.to_string())]),
             turn: None,
+            agent,
+            task: None,
+            run: None,
+            allowance: None,
+            run_allowance: None,
         };
         let work = self.start_agent(at, order).await?;
         let quiet = |_: Progress| async {}.boxed();

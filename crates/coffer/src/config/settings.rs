@@ -13,7 +13,7 @@ use coffer_node::WarmChoice;
 use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
     ArtifactSettings, BuildSettings, CatalogueSettings, CodeSettings, ForgeSettings, LimitSettings,
-    MetricsSettings, OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings,
+    MetricsSettings, ModelSettings, OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings,
     WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
@@ -65,6 +65,7 @@ pub(crate) struct Settings {
     pub(crate) log: Log,
     pub(crate) e2b: E2b,
     pub(crate) forge: ForgeSettings,
+    pub(crate) models: ModelSettings,
     pub(crate) github: GitHub,
 }
 
@@ -238,6 +239,7 @@ impl Default for Settings {
             log: Log::default(),
             e2b: E2b::default(),
             forge: ForgeSettings::default(),
+            models: ModelSettings::default(),
             github: GitHub::default(),
         }
     }
@@ -358,6 +360,7 @@ impl Settings {
         )?;
         self.usage.check().map_err(|bad| Complaint::of(bad.key, bad.allowed))?;
         self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
+        self.models.check().map_err(|(key, why)| Complaint::of(key, why))?;
         self.catalogue.check().map_err(|why| Complaint::of("catalogue.build", &why))?;
         self.registries.check().map_err(|why| Complaint::of("registries", &why))?;
         self.mirrors.resolve().map_err(|bad| Complaint::of(bad.key, &bad.allowed))?;

@@ -29,6 +29,7 @@ fn shown_definition(definition: AgentDefinition) -> Definition {
         output: definition.output,
         template: definition.template,
         limits: definition.limits,
+        model_access: definition.model_access,
     }
 }
 
@@ -72,6 +73,7 @@ pub(super) fn checked(
         output: new.output,
         template: new.template,
         limits: new.limits,
+        model_access: new.model_access,
     };
     definition.check().map_err(|bad| ApiError::invalid(&format!("definition.{}", bad.field), bad.why))?;
     Ok(definition)

@@ -23,7 +23,7 @@ use crate::v1::board::{amount, by_people, refusal};
 use crate::v1::competitions::{self};
 use crate::v1::page::Part;
 use coffer_api_types::attempts::{
-    Attempt, Cancel, Failure, Message, Move, NewMessage, Start, StepShape, StepStateShape,
+    Attempt, Cancel, Failure, Message, Move, NewMessage, ReportedUsage, Start, StepShape, StepStateShape,
 };
 use coffer_api_types::competitions::Terms;
 use coffer_api_types::tasks::Task;
@@ -283,6 +283,11 @@ fn attempt(row: AttemptRow) -> Attempt {
         input_tokens: row.note.input_tokens,
         output_tokens: row.note.output_tokens,
         agent_cost: row.note.cost_nanos.map(amount),
+        reported: row.note.reported.map(|reported| ReportedUsage {
+            input_tokens: reported.tokens.and_then(|tokens| i64::try_from(tokens.input).ok()),
+            output_tokens: reported.tokens.and_then(|tokens| i64::try_from(tokens.output).ok()),
+            cost: reported.cost_nanos.map(amount),
+        }),
         created_at: rfc3339(row.created_ms),
         started_at: row.started_ms.map(rfc3339),
         ended_at: row.ended_ms.map(rfc3339),
