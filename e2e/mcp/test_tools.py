@@ -204,7 +204,7 @@ def test_git_forks_and_tasks(transport, url, key, api, repository):
 
 
 # Answers as the code interpreter does; the real one needs a template that takes minutes to build (e2e/code).
-INTERPRETER = '''
+INTERPRETER = """
 import http.server, json
 SHOWN = [{"type": "stdout", "text": "printed\\n"}, {"type": "result", "text": "<Figure>", "png": "aGVsbG8=", "extra": {}},
          {"type": "result", "text": "42", "extra": {}, "is_main_result": True}]
@@ -223,7 +223,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 http.server.ThreadingHTTPServer(("127.0.0.1", 49999), Handler).serve_forever()
-'''
+"""
 
 
 @both
