@@ -120,7 +120,7 @@ def test_coffer_ssh_passes_options_and_commands_on(run, box):
     assert run(COFFER, "ssh", box, "echo", "'a  b'").stdout == b"a  b\n"
     assert run(COFFER, "ssh", box, "--", "exit", "3", code=3).stdout == b""
     assert run(COFFER, "ssh", f"root@{box}", "id -u").stdout == b"0\n"
-    assert run(COFFER, "ssh", box, "-o", "SetEnv=FROM_HERE=1", "echo $FROM_HERE").stdout == b"1\n"
+    assert run(COFFER, "ssh", box, "--", "-o", "SetEnv=FROM_HERE=1", "echo $FROM_HERE").stdout == b"1\n"
 
 
 def test_large_streams_both_ways_with_new_keys_on_the_way(ssh, big):

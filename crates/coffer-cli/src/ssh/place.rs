@@ -23,6 +23,8 @@ const KNOWN_HOSTS: &str = "known_hosts";
 /// Sandboxes that are listed by name, one on each line.
 const LISTED: &str = "hosts";
 const CONFIG: &str = "config";
+/// From version 10.1 on, about an exchange of keys that a quantum computer could break.
+const NO_WARNING: &str = "WarnWeakCrypto no";
 /// What the host is called in the list of known ones, whatever the sandbox.
 const ALIAS: &str = "coffer";
 /// The end of every host name; what is before names the sandbox.
@@ -137,7 +139,7 @@ impl Place {
         proxy.extend(self.choice.iter().map(|word| shell_word(word)));
         // Quoted too: older versions of ssh take any text for a host name, and a shell reads this line.
         let proxy = format!("{} {}", proxy.join(" ").replace('%', "%%"), shell_word("%n"));
-        Ok(vec![
+        let mut lines = vec![
             format!("ProxyCommand {proxy}"),
             format!("User {user}"),
             format!("IdentityFile {}", file(IDENTITY)?),
@@ -152,10 +154,12 @@ impl Place {
             "Ciphers chacha20-poly1305@openssh.com".into(),
             "ForwardAgent no".into(),
             "ForwardX11 no".into(),
-            // The pipe stays on this machine; what leaves it is the API's TLS.
-            "IgnoreUnknown WarnWeakCrypto".into(),
-            "WarnWeakCrypto no".into(),
-        ])
+        ];
+        // The pipe stays on this machine; what leaves it is the API's TLS. Older versions refuse a file with this line.
+        if ssh_takes(NO_WARNING) {
+            lines.push(NO_WARNING.into());
+        }
+        Ok(lines)
     }
 
     /// The part of a configuration for this profile. The usual one has the short names too.
@@ -240,6 +244,13 @@ fn draft(directory: &Path, text: &str) -> Result<tempfile::NamedTempFile, Failur
 
 fn could_not_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("could not write `{}`: {error}", path.display()))
+}
+
+/// Whether the `ssh` of this machine knows an option.
+fn ssh_takes(line: &str) -> bool {
+    let mut command = std::process::Command::new("ssh");
+    command.args(["-F", "none", "-G", "-o", line, ALIAS]).stdin(std::process::Stdio::null());
+    command.output().is_ok_and(|output| output.status.success())
 }
 
 /// A path as OpenSSH's configuration has it.
