@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::preset::{OutputFormat, Preset, Word};
-use super::prompt::{self, Talk};
+use super::prompt::{self, Talk, Work};
 use super::resume;
 use crate::{LargestSize, SizeWish};
 
@@ -257,7 +257,15 @@ impl AgentDefinition {
             Some(own) => own.as_str(),
             // Nothing in the text is expanded.
             None => {
-                prompt = if remembers { prompt::next(job) } else { prompt::usual(job) };
+                let work = Work {
+                    title: job.title,
+                    description: job.description,
+                    messages: job.messages,
+                    branch: job.branch,
+                    check: job.check,
+                    talk: job.talk,
+                };
+                prompt = if remembers { prompt::next(&work) } else { prompt::usual(&work) };
                 ""
             }
         };
