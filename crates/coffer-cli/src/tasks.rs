@@ -203,7 +203,10 @@ impl Tasks {
                     }
                 }
             }
-            TaskVerb::Transcript(transcript) => return transcript.run(context).await,
+            TaskVerb::Transcript(transcript) => {
+                let task = resolve(context, &transcript.task).await?;
+                return transcript.run(context, &task).await;
+            }
             TaskVerb::Start { task, agent, model, replace } => {
                 let task = resolve(context, &task).await?;
                 let agent_id = agents::resolve_some(context, agent.as_deref()).await?;

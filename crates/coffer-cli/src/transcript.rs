@@ -10,7 +10,7 @@ use coffer_core::agent::transcript::{CallState, Heading, markdown};
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::{escape, printer, tasks};
+use crate::{escape, printer};
 
 /// Lines of an entry that are printed; the rest is counted.
 const MOST_LINES: usize = 12;
@@ -21,7 +21,7 @@ const LOOK_EVERY: u32 = 2;
 
 #[derive(Debug, Args)]
 pub(crate) struct Transcript {
-    task: String,
+    pub(crate) task: String,
     /// Wait for more until the attempt ends
     #[arg(short, long, conflicts_with_all = ["format", "attempt"])]
     follow: bool,
@@ -34,10 +34,9 @@ pub(crate) struct Transcript {
 }
 
 impl Transcript {
-    pub(crate) async fn run(self, context: &Context) -> Outcome {
-        let task = tasks::resolve(context, &self.task).await?;
+    pub(crate) async fn run(self, context: &Context, task: &Task) -> Outcome {
         if self.follow {
-            return follow(context, &task).await;
+            return follow(context, task).await;
         }
         let query = TranscriptQuery { attempt: self.attempt, ..TranscriptQuery::default() };
         let entries = context.client.transcript(&task.id, &query).all().await?;

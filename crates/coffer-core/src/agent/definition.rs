@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::model_api::{ModelAccess, ModelApi, NoApi, Wish};
 use super::preset::{OutputFormat, Preset, Word};
-use super::prompt::{self, Talk};
+use super::prompt::{self, Talk, Work};
 use super::recipe::Recipe;
 use super::resume;
 use crate::{LargestSize, Limits, SizeWish};
@@ -319,7 +319,15 @@ impl AgentDefinition {
             Some(own) => own.as_str(),
             // Nothing in the text is expanded.
             None => {
-                prompt = if remembers { prompt::next(job) } else { prompt::usual(job) };
+                let work = Work {
+                    title: job.title,
+                    description: job.description,
+                    messages: job.messages,
+                    branch: job.branch,
+                    check: job.check,
+                    talk: job.talk,
+                };
+                prompt = if remembers { prompt::next(&work) } else { prompt::usual(&work) };
                 ""
             }
         };

@@ -5,8 +5,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::definition::Job;
-
 /// Most of what was said before that is repeated.
 const MOST_EARLIER: usize = 16 * 1024;
 /// Most of the end of a check's output.
@@ -98,8 +96,20 @@ impl Talk<'_> {
     }
 }
 
+/// What a prompt is made from.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Work<'a> {
+    pub(super) title: &'a str,
+    pub(super) description: &'a str,
+    /// Messages without authors.
+    pub(super) messages: &'a [String],
+    pub(super) branch: &'a str,
+    pub(super) check: Option<&'a str>,
+    pub(super) talk: Talk<'a>,
+}
+
 /// The prompt of a turn.
-pub(super) fn usual(job: &Job<'_>) -> String {
+pub(super) fn usual(job: &Work<'_>) -> String {
     let mut parts = vec![job.title.to_string(), job.description.to_string()];
     parts.push(rules(job));
     parts.push(before(job));
@@ -108,7 +118,7 @@ pub(super) fn usual(job: &Job<'_>) -> String {
 }
 
 /// The prompt of a turn whose agent remembers the turns before it.
-pub(super) fn next(job: &Job<'_>) -> String {
+pub(super) fn next(job: &Work<'_>) -> String {
     let check = job.check.map(|command| format!("The check is still {}.", code(command)));
     joined(vec![news(job), check.unwrap_or_default()])
 }
@@ -119,7 +129,7 @@ fn joined(parts: Vec<String>) -> String {
     parts.join("\n\n")
 }
 
-fn rules(job: &Job<'_>) -> String {
+fn rules(job: &Work<'_>) -> String {
     let mut rules = Vec::new();
     if !job.branch.is_empty() {
         rules.push(format!("- You are on branch {}, in a clone made for you. Stay on it.", code(job.branch)));
@@ -143,7 +153,7 @@ fn rules(job: &Job<'_>) -> String {
 }
 
 /// What happened before this turn.
-fn before(job: &Job<'_>) -> String {
+fn before(job: &Work<'_>) -> String {
     let talk = &job.talk;
     let mut parts = Vec::new();
     if talk.turn > 1 {
@@ -179,7 +189,7 @@ fn before(job: &Job<'_>) -> String {
 }
 
 /// What this turn is for.
-fn news(job: &Job<'_>) -> String {
+fn news(job: &Work<'_>) -> String {
     let talk = &job.talk;
     let mut parts: Vec<String> = job.messages.to_vec();
     let (ours, theirs): (Vec<&Said>, Vec<&Said>) = talk.said.iter().partition(|said| said.is_ours());
@@ -246,12 +256,12 @@ mod tests {
 
     #[test]
     fn the_agent_knows_its_job() {
-        let job = Job {
+        let job = Work {
             title: "Fix it",
             description: "Do.",
             branch: "task-1",
             check: Some("make test"),
-            ..Job::default()
+            ..Work::default()
         };
         let prompt = usual(&job);
         assert!(prompt.starts_with("Fix it\n\nDo.\n\nAbout this work:\n"), "{prompt}");
@@ -259,7 +269,7 @@ mod tests {
             assert!(prompt.contains(part), "{prompt}");
         }
         // Nothing is told of a job that has none of it.
-        assert_eq!(usual(&Job { title: "a", description: "b", ..Job::default() }), "a\n\nb");
+        assert_eq!(usual(&Work { title: "a", description: "b", ..Work::default() }), "a\n\nb");
     }
 
     #[test]
@@ -279,7 +289,7 @@ mod tests {
             last_words: Some("I did it."),
             ..Talk::default()
         };
-        let prompt = usual(&Job { title: "t", description: "d", talk, ..Job::default() });
+        let prompt = usual(&Work { title: "t", description: "d", talk, ..Work::default() });
         for part in [
             "This is attempt 2.",
             "ended with: check_failed: `make` failed badly",
@@ -305,7 +315,7 @@ mod tests {
             FailedCheck { command: "make test", exit_code: Some(2), output: &output, correction: 1, of: 3 };
         let talk =
             Talk { attempt: 1, turn: 2, failed: Some(failed), last_words: Some("Done."), ..Talk::default() };
-        let job = Job { title: "t", description: "d", check: Some("make test"), talk, ..Job::default() };
+        let job = Work { title: "t", description: "d", check: Some("make test"), talk, ..Work::default() };
         let prompt = usual(&job);
         assert!(prompt.contains("You have worked on this already") && prompt.contains("> Done."), "{prompt}");
         assert!(prompt.contains("The check `make test` failed with exit code 2 (correction 1 of 3)."));
