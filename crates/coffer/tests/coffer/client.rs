@@ -565,7 +565,7 @@ fn fixing(user: &User) {
     git(&["add", "--all"]);
     git(&["commit", "--quiet", "--message", "first"]);
     let definition = user.scratch.join("agent.json");
-    let command = r#"{"preset": "custom", "command": ["sh", "-c", "echo oiled > README; echo I oiled it."]}"#;
+    let command = r#"{"preset": "custom", "command": ["sh", "-c", "echo oiled > README; echo I oiled it.", "{prompt}"]}"#;
     std::fs::write(&definition, command).unwrap();
     user.done(&["agent", "add", "oiler", "--definition", definition.to_str().unwrap()]);
     let fix =
