@@ -238,7 +238,7 @@ test(
     await page.goto(`${process.env.COFFER_URL}/ui/sandboxes`)
     await page.waitForLoadState('networkidle')
     await page.keyboard.press('Control+k')
-    await page.getByPlaceholder('A page, a sandbox, an action').waitFor()
+    await page.getByPlaceholder('Find a task').waitFor()
     found.push(...(await look(page, 'palette')))
 
     await page.goto(`${process.env.COFFER_URL}/ui/settings/webhooks`)

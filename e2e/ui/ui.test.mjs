@@ -62,7 +62,7 @@ test('a sandbox is made in the form, and two browsers see it', async () => {
   // In the light the terminal darkens such a colour until it can be read.
   const [page, other] = [await openPage({ colorScheme: 'dark' }), await openPage()]
   await signIn(page, '/ui/sandboxes')
-  await signIn(other)
+  await signIn(other, '/ui/sandboxes')
   await other.getByRole('heading', { name: 'Sandboxes' }).waitFor()
   await page.keyboard.press('Control+k')
   await page.getByPlaceholder('Find a task').fill('create')

@@ -11,6 +11,7 @@ import { turnsOf, useExecutions } from "../work/executions";
 import { Tail } from "../work/Tail";
 import type { Attempt } from "./AttemptCard";
 import { Composer, Waiting } from "./Messages";
+import { Wanted } from "./TaskParts";
 import type { Task } from "./tasks";
 
 function Plan({ items }: { items: { text: string; state: string }[] }) {
@@ -123,6 +124,7 @@ export function Conversation({ task, attempts, working }: { task: Task; attempts
       </Card>
       <div className="min-w-0 space-y-4 xl:overflow-y-auto">
         <Plan items={newestTodos(transcript.entries)} />
+        <Wanted task={task} />
       </div>
     </div>
   );
