@@ -402,8 +402,9 @@ async fn an_answer_that_nobody_waits_for_is_paid_for() {
     let start =
         json!({"type": "message_start", "message": {"usage": {"input_tokens": 1000, "output_tokens": 1}}});
     let end = json!({"type": "message_delta", "usage": {"output_tokens": 300}});
+    let (start, end) = (sse(&[start]), sse(&[end]));
     let provider = Scripted::start(move |_, _| Reply {
-        pieces: vec![sse(&[start.clone()]), sse(&[json!({"type": "ping"})]), sse(&[end.clone()])],
+        pieces: vec![start.clone(), sse(&[json!({"type": "ping"})]), end.clone()],
         pause: Duration::from_millis(200),
         ..reply("text/event-stream", "")
     })
