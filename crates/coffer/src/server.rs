@@ -168,10 +168,7 @@ impl Server {
             images: coffer_server::ImageNames(settings.images),
             registries: settings.registries,
             forge: settings.forge,
-            models: coffer_server::ModelConfig {
-                prices: prices(&settings.models)?,
-                settings: settings.models,
-            },
+            models: coffer_server::ModelConfig { prices, settings: settings.models },
             environment: settings.mirrors.resolve().unwrap_or_default().variables(),
             // The runner detects Landlock itself.
             git_processes: GitProcesses { runner: Some(git_socket), landlock: false },
