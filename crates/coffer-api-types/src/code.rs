@@ -95,7 +95,6 @@ pub struct CodeResult {
     #[schema(value_type = Option<Object>)]
     pub chart: Option<Json>,
     /// Other forms by MIME type.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = Object)]
     pub extra: BTreeMap<String, Json>,
     /// Whether it is the value of the code's last expression.

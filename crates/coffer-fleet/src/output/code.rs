@@ -12,7 +12,6 @@ use coffer_store::{ExecutionRow, NewExecution, StoreError};
 use coffer_wire::agentd::OutputStream;
 use tokio::time::Instant;
 
-use super::batch::Batch;
 use super::collector::CollectError;
 use super::ended::CodeEnd;
 use super::follow::Running;
@@ -160,14 +159,7 @@ impl<S: Subject> CodeLog<S> {
             None => output.load(&record).await?,
         };
         let patterns = output.patterns_in(&record);
-        let mut intake = Intake {
-            batch: Batch::new(record.id(), record.project(), state.segment.clone()),
-            over: Vec::new(),
-            changed: Vec::new(),
-            mute: Vec::new(),
-            patterns: &patterns,
-            most: i64::try_from(output.settings.most_per_execution.as_bytes()).unwrap_or(i64::MAX),
-        };
+        let mut intake = Intake::new(&record, &state, &patterns, output.settings.most_per_execution);
         let (now, position) = (now_ms(), intake.batch.position());
         let running = &mut self.running;
         let id = running.row.id;

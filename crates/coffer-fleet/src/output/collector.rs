@@ -22,7 +22,6 @@ use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
-use super::batch::Batch;
 use super::follow::{Running, State};
 use super::intake::{Intake, Rest};
 use super::record::Kind;
@@ -346,14 +345,7 @@ impl Output {
             return Err(CollectError::Nonsense("the page is too long"));
         }
         let patterns = self.patterns_in(&record);
-        let mut intake = Intake {
-            batch: Batch::new(record.id(), record.project(), state.segment.clone()),
-            over: Vec::new(),
-            changed: Vec::new(),
-            mute: Vec::new(),
-            patterns: &patterns,
-            most: i64::try_from(self.settings.most_per_execution.as_bytes()).unwrap_or(i64::MAX),
-        };
+        let mut intake = Intake::new(&record, &state, &patterns, self.settings.most_per_execution);
         if state.boot != Some(boot) {
             // Another agentd: the processes of the earlier one are gone.
             let lost: Vec<Running> = state.running.drain().map(|(_, running)| running).collect();

@@ -1,14 +1,16 @@
 //! Turns a page of a journal into log records: redacted and capped output, and ends of executions.
 
+use coffer_core::settings::ByteSize;
 use coffer_store::{ExecutionRow, ExecutionState};
 use coffer_wire::agentd::OutputStream;
 use serde_json::json;
 
 use super::batch::Batch;
 use super::ended::CodeEnd;
-use super::follow::{Running, Stream};
+use super::follow::{Running, State, Stream};
 use super::record::Kind;
 use super::redact::Patterns;
+use super::subject::Subject;
 use coffer_core::clock::now_ms;
 
 /// Silent reads after which held-back output is released: soon if it is a few characters, later if it may be
@@ -40,6 +42,20 @@ pub(super) struct Intake<'a> {
     pub(super) patterns: &'a Patterns,
     /// Most bytes stored per execution.
     pub(super) most: i64,
+}
+
+impl<'a> Intake<'a> {
+    /// For what comes after the log's newest segment.
+    pub(super) fn new(record: &impl Subject, state: &State, patterns: &'a Patterns, most: ByteSize) -> Self {
+        Self {
+            batch: Batch::new(record.id(), record.project(), state.segment.clone()),
+            over: Vec::new(),
+            changed: Vec::new(),
+            mute: Vec::new(),
+            patterns,
+            most: i64::try_from(most.as_bytes()).unwrap_or(i64::MAX),
+        }
+    }
 }
 
 impl Intake<'_> {

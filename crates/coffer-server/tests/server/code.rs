@@ -63,7 +63,11 @@ async fn code_is_run_recorded_and_answered() {
     let figure = &ran["results"][0];
     assert_eq!((&figure["png"], &figure["is_main_result"]), (&json!("aGVs\nbG8="), &json!(false)));
     assert_eq!(figure["extra"], json!({"application/x-own": {"b": 1}}));
-    assert_eq!(ran["results"][1], json!({"text": "2", "is_main_result": true}), "absent forms are left out");
+    assert_eq!(
+        ran["results"][1],
+        json!({"text": "2", "extra": {}, "is_main_result": true}),
+        "absent forms are left out"
+    );
     let token = app.row(&id).await.access_token.unwrap().reveal().to_string();
     let order = interpreter.executed.lock().unwrap()[0].clone();
     assert_eq!((&order["language"], &order["env_vars"]), (&json!("python"), &json!({"A": "b"})));
