@@ -17,6 +17,7 @@ mod stock;
 mod task;
 mod trial;
 mod trouble;
+mod waiting;
 
 use std::sync::Arc;
 
