@@ -102,7 +102,7 @@ impl Builds {
 
     fn doing(&self, build: Option<BuildId>) -> String {
         let step = build.and_then(|build| self.catalogue.steps.lock().get(&build).cloned());
-        step.unwrap_or_else(|| "it waits for another build".to_string())
+        step.unwrap_or_else(|| "it begins, or waits for another build".to_string())
     }
 
     /// Says which step of a build of the catalogue runs.

@@ -19,6 +19,7 @@ mod stock;
 mod task;
 mod trial;
 mod trouble;
+mod waiting;
 
 use std::sync::Arc;
 

@@ -180,7 +180,7 @@ fn defined(
         definition.model.clone_from(&setup.model);
     }
     if definition.recipe().is_some_and(|recipe| recipe.needs_model) && definition.model.is_none() {
-        return Err(ApiError::invalid("model", format!("is needed: {} runs with no other", preset.title())));
+        return Err(ApiError::invalid("model", format!("is needed: {} does not choose one", preset.title())));
     }
     // Another way to sign in replaces the one before: with both, the program would choose.
     for other in preset.logins().iter().filter(|other| other.variable != login.variable) {
