@@ -563,6 +563,8 @@ fn fixing(user: &User) {
         (&told["attempt"]["error"]["code"], &told["pull_url"]),
         (&"check_failed".into(), &serde_json::Value::Null)
     );
+    // An attempt that failed leaves its sandbox for people to look at.
+    user.done(&["rm", "--all"]);
 }
 
 fn templates(user: &User) {
