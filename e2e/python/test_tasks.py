@@ -230,7 +230,11 @@ def test_a_failed_check_is_corrected_in_the_same_sandbox(board):
     assert (done["state"], done["attempts"]) == ("in_review", 1), done
     assert {"check", "agent-2", "check-2"} <= board.steps(task).keys()
     told = board.fetched("show", f"origin/{done['branch']}:told")
-    for part in ["failed with exit code 1 (correction 1 of 3)", "> looking for right", "You have worked on this already"]:
+    for part in [
+        "failed with exit code 1 (correction 1 of 3)",
+        "> looking for right",
+        "You have worked on this already",
+    ]:
         assert part in told, told
 
     entries = board.get(f"/tasks/{task}/transcript")["items"]

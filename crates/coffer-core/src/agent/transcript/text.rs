@@ -10,6 +10,7 @@ pub struct Text {
     pub text: String,
     /// Bytes left out after `text`; absent if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1))]
     pub cut_bytes: u64,
     /// The end of the text after what was left out; absent if the end was left out too.
     #[serde(default, skip_serializing_if = "String::is_empty")]
