@@ -73,7 +73,7 @@ test('a task that needs somebody says which and why', { timeout: 290_000 }, asyn
   )
   assert.ok(attention.message.length > 10, attention.message)
   assert.ok((await said.innerText()).includes(attention.message.slice(0, 60)), await said.innerText())
-  await said.getByRole('button', { name: 'Look' }).click()
+  await said.getByRole('button', { name: 'Open' }).click()
   await page.waitForURL((url) => url.pathname.endsWith(`/tasks/${id}`))
   assert.deepEqual(page.complaints, [])
   await page.context().close()
