@@ -307,3 +307,19 @@ fn signal(number: i32) -> Result<Signal, RpcError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_of_ssh_are_sent_and_those_that_stop_or_fake_a_fault_are_not() {
+        for (number, expected) in [(1, Signal::HUP), (2, Signal::INT), (9, Signal::KILL), (15, Signal::TERM)]
+        {
+            assert_eq!(signal(number).ok(), Some(expected));
+        }
+        for number in [-1, 0, 11, 19, 64, i32::MAX] {
+            assert!(signal(number).is_err(), "{number}");
+        }
+    }
+}

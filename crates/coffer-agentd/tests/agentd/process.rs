@@ -217,25 +217,6 @@ async fn signals_end_a_command_with_its_children() {
 }
 
 #[tokio::test]
-async fn signals_of_ssh_are_sent_and_others_are_not() {
-    let agentd = Agentd::start().await;
-    let (pid, events) =
-        agentd.bash("trap 'echo got; exit 4' INT; echo ready; while :; do sleep 0.05; done").await;
-    let signal = |number: i32| json!({"process": {"pid": pid}, "signal": number});
-    for refused in [11, 19, 64] {
-        let code = agentd.rpc_error("process.Process/SendSignal", signal(refused)).await.1;
-        assert_eq!(code, "unimplemented", "{refused}");
-    }
-    let journal = || async { agentd.get("/coffer/journal", &[]).await.json().to_string() };
-    while !journal().await.contains(&base64(b"ready\n")) {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    agentd.rpc("process.Process/SendSignal", signal(2)).await;
-    let finished = events.finish().await;
-    assert_eq!((&*finished.stdout, finished.end), ("ready\ngot\n", exited(4)));
-}
-
-#[tokio::test]
 async fn the_output_of_a_pipe_is_counted_and_not_kept() {
     let agentd = Agentd::start().await;
     let (_, events) = agentd.bash_with("echo secret-of-rsync", json!({"piped": true}), &[]).await;
