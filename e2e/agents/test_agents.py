@@ -27,7 +27,9 @@ def bench(tmp_path_factory):
         if why := config.lacks(client):
             pytest.skip(f"SKIPPED: {why}")
     scratch = tmp_path_factory.mktemp("agents")
-    with CofferUp(scratch / "data", "--ephemeral", *config.options(scratch), pool_size=os.environ.get("E2E_AGENTS_POOL", "16GiB")) as up:
+    with CofferUp(
+        scratch / "data", "--ephemeral", *config.options(scratch), pool_size=os.environ.get("E2E_AGENTS_POOL", "16GiB")
+    ) as up:
         bench = Bench(up, scratch)
         known = {one["name"]: one["build"] for one in bench.get("/templates")["items"]}
         if known["base"] == known.get("host"):

@@ -13,8 +13,8 @@ use coffer_node::WarmChoice;
 use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
     ArtifactSettings, BuildSettings, CatalogueSettings, CodeSettings, ForgeSettings, LimitSettings,
-    MetricsSettings, ModelSettings, OutputSettings, RegistrySettings, TaskSettings, TraceSettings, UsageSettings,
-    WebhookSettings,
+    MetricsSettings, ModelSettings, OutputSettings, RegistrySettings, TaskSettings, TraceSettings,
+    UsageSettings, WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;

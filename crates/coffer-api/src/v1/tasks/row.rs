@@ -24,7 +24,11 @@ pub(super) fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {
     (HeaderMap::from_iter([(header::ETAG, tag)]), Json(shown(task)))
 }
 
-pub(in crate::v1) async fn found(app: &App, caller: &Caller<impl Need>, task: TaskId) -> Result<TaskRow, ApiError> {
+pub(in crate::v1) async fn found(
+    app: &App,
+    caller: &Caller<impl Need>,
+    task: TaskId,
+) -> Result<TaskRow, ApiError> {
     let row = app.store.task(&caller.scope, task).await.map_err(ApiError::store)?;
     row.ok_or_else(|| ApiError::nothing("task", task))
 }
