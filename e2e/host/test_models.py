@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from typing import ClassVar
 
 import httpx
 
@@ -36,7 +37,7 @@ class Provider(http.server.BaseHTTPRequestHandler):
     """Answers Anthropic's Messages, and keeps what it was sent."""
 
     protocol_version = "HTTP/1.1"
-    heard: list[tuple[str, str]] = []
+    heard: ClassVar[list[tuple[str, str]]] = []
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))

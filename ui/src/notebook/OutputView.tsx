@@ -8,7 +8,7 @@ import { Button } from "../ui/Button";
 import { classes } from "../ui/classes";
 import { toastError } from "../ui/feedback";
 import { paragraphs, plainText } from "../ui/format";
-import { Prose } from "../ui/Prose";
+import { Markdown } from "../ui/Markdown";
 import type { Output } from "./cells";
 import {
   cellText,
@@ -116,7 +116,7 @@ function Shown({ view }: { view: View }) {
     case "html":
       return <Html html={view.html} />;
     case "prose":
-      return <Prose text={view.text} />;
+      return <Markdown text={view.text} />;
     case "pdf":
       return (
         <Button

@@ -106,8 +106,8 @@ export function Connections() {
   const make = useMutation({
     mutationFn: async () => {
       if (token !== "") {
-        const params = { path: { name: ownSecret(name) } };
-        await take(api.PUT("/api/v1/secrets/{name}", { params, body: { value: token, hosts: hostsOf(address) } }));
+        const params = { path: { secret: ownSecret(name) } };
+        await take(api.PUT("/api/v1/secrets/{secret}", { params, body: { value: token, hosts: hostsOf(address) } }));
         setToken("");
         setSecret(ownSecret(name));
       }
