@@ -98,9 +98,10 @@ pub struct ModelPrice {
 /// The price table that calls are charged at.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ModelPrices {
-    /// The day on which the newest prices of the table were read.
+    /// The day on which the newest part of the table was put together.
     pub as_of: String,
     pub currency: String,
+    /// Where the current prices are.
     pub sources: Vec<String>,
     pub models: Vec<ModelPrice>,
 }

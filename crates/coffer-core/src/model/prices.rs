@@ -17,10 +17,10 @@ const MOST_SEARCHES: u64 = 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// The day on which the prices were read, as `2026-11-18`.
+    /// The day on which the table was put together, as `2026-11-18`.
     pub as_of: String,
     pub currency: String,
-    /// Where they were read.
+    /// Where the current prices are.
     #[serde(default)]
     pub sources: Vec<String>,
     /// The price of one search that a provider does, by provider.
