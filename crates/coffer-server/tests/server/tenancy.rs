@@ -1,9 +1,14 @@
 //! Access: roles, agents, operators, other projects, and the audit log.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use coffer_core::agent::Preset;
+use coffer_core::model::{CallKind, Provider};
 use coffer_core::{ExecutionId, SandboxId};
-use coffer_store::{ExecutionRow, ExecutionSource, NewExecution};
+use coffer_store::{
+    ExecutionRow, ExecutionSource, NewCall, NewExecution, NewGrant, Periods, Reserved, Worth,
+};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -20,6 +25,36 @@ async fn agent(app: &TestApp, name: &str) -> (String, String) {
     let id = id.as_str().unwrap().to_string();
     let key = key(app, json!({"name": name, "role": "write", "agent_id": id})).await;
     (id, key)
+}
+
+/// Records a call of a model by a sandbox.
+async fn called(app: &TestApp, sandbox: &str) -> String {
+    let grant = NewGrant {
+        key: "mine".into(),
+        sandbox: sandbox.parse().unwrap(),
+        agent: None,
+        task: None,
+        run: None,
+        preset: Preset::Codex,
+        keys: BTreeMap::new(),
+        pass_digest: "00".into(),
+        budget_nanos: None,
+        run_budget_nanos: None,
+    };
+    let grant = app.store.open_grant(&app.scope().await, grant).await.unwrap();
+    let call = NewCall {
+        grant,
+        provider: Provider::OpenAi,
+        kind: CallKind::Responses,
+        model: "m".into(),
+        worth: Worth::Between { least: 0, most: 1 },
+        sandbox_cost_nanos: 0,
+        periods: Periods { day: 0, month: 0 },
+    };
+    match app.store.reserve_call(call).await.unwrap() {
+        Reserved::Yes { call, .. } => call.to_string(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Records an execution in a sandbox.
@@ -165,6 +200,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let connection = connection["id"].as_str().unwrap().to_string();
     let mine = app.scope().await.project().to_string();
     let execution = executed(&app, &sandbox).await;
+    let call = called(&app, &sandbox).await;
     let (task, run) = attempted(&app).await;
     let path = format!("/api/v1/sandboxes/{sandbox}/snapshots");
     let snapshot = app.post(&path, json!({"name": "mine"})).await.expect(201).json();
@@ -199,6 +235,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "secret" => "mine-alone".to_string(),
         "task" => task.clone(),
         "run" => run.clone(),
+        "call" => call.clone(),
         "budget" => budget["id"].as_str().unwrap().to_string(),
         "volume" => volume["id"].as_str().unwrap().to_string(),
         "repository" => repository.clone(),

@@ -19,6 +19,7 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
     ("executions.rs", "INSERT 'running'", "an execution runs, then ends"),
     ("executions.rs", "state = $1", "an execution that runs ends, once"),
     ("executions.rs", "state = $6", "an execution that runs goes on, or ends once"),
+    ("executions.rs", "state = 'lost'", "code that runs ends with its server, once"),
     ("forge/issues.rs", "INSERT 'open'", "issues are open or closed, as people say"),
     ("forge/issues.rs", "state = COALESCE($6, state)", "issues are open or closed, as people say"),
     ("forge/pulls.rs", "INSERT 'open'", "pull requests have no table of moves"),
@@ -41,6 +42,7 @@ const OTHERWISE: &[(&str, &str, &str)] = &[
     ),
     ("tasks/attempts.rs", "state = $6", "what `after` says, with the row held"),
     ("tasks/change.rs", "state = $3", "what `after` says, with the row held"),
+    ("tasks/issues.rs", "state = 'closed'", "issues are open or closed; a merge closes"),
     ("tasks/review.rs", "state = COALESCE($1, state)", "what `after` says, with the row held"),
 ];
 

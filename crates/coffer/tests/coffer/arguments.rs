@@ -54,10 +54,7 @@ fn unknown_words_are_refused() {
     refused(
         &["template", "build", "fly"],
         2,
-        &[
-            "invalid value 'fly'",
-            "[possible values: base, debian-12, debian-13, agent-sandbox-dev-node22, code-interpreter-v1, ",
-        ],
+        &["invalid value 'fly'", "[possible values: base, debian-12, debian-13, agent-aider, agent-amp, "],
     );
 }
 
@@ -116,7 +113,8 @@ fn bad_settings_are_refused_before_anything_is_made() {
         (
             ["--set", "catalogue.build=node,nodes"],
             "`catalogue.build` = [\"node\",\"nodes\"] (flag --set): has `nodes`, which is not in the catalogue: \
-             agent-sandbox-dev-node22, code-interpreter-v1, minimal, node, python",
+             agent-aider, agent-amp, agent-claude-code, agent-codex, agent-copilot, agent-gemini, agent-goose, \
+             agent-opencode, agent-qwen, agent-sandbox-dev-node22, code-interpreter-v1, minimal, node, python",
         ),
         (
             ["--set", "mirrors.hosts=10.0.0.1"],
