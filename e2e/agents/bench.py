@@ -65,9 +65,9 @@ class Bench:
     def post(self, path: str, **body):
         return self.call("POST", path, (200, 201, 202), json=body)
 
-    def repository(self) -> str:
+    def repository(self, name: str | None = None) -> str:
         """One with a commit on main."""
-        name = f"app-{uuid.uuid4().hex[:8]}"
+        name = name or f"app-{uuid.uuid4().hex[:8]}"
         made = self.post("/repositories", name=name)
         work = self.scratch / name
         url = made["clone_url"].replace("http://", f"http://any:{self.key}@")

@@ -4,7 +4,9 @@ Each conversation is the same: write a file with the client's own tool, run a li
 the client has and what they take is read from its request, so that a new version of a client seldom needs a change here.
 Every call has the same usage. A line for each is in the ledger.
 
-    model.py PORT LEDGER KEY
+    model.py PORT LEDGER KEY [DIRECTORY]
+
+DIRECTORY is where the client works, if this program is not in the same sandbox. PORT 0 is a free one, and is printed.
 
 `MODE-…` in the prompt changes what happens: MODE-refused (401), MODE-overloaded (529), MODE-hiccup (one 503), MODE-halfway
 (400 after the first tool), MODE-idle (no tool), MODE-slow (no answer). Without the key the answer is 401.
@@ -33,7 +35,9 @@ SEEN = {"hiccup": False}
 
 
 def repository() -> pathlib.Path:
-    """Where the client works: this program is in the same sandbox."""
+    """Where the client works. Without a word on it, this program is in the same sandbox."""
+    if len(sys.argv) > 4:
+        return pathlib.Path(sys.argv[4])
     found = glob.glob("/home/user/*/.git") + glob.glob("/home/user/*/*/.git") + glob.glob("/tmp/coffer-agent-test/.git")
     return pathlib.Path(found[0]).parent if found else pathlib.Path("/home/user")
 
@@ -384,7 +388,9 @@ def main():
     port, ledger, Model.key = int(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
     Model.ledger = ledger
     ledger.touch()
-    ThreadingHTTPServer(("127.0.0.1", port), Model).serve_forever()
+    server = ThreadingHTTPServer(("127.0.0.1", port), Model)
+    print(server.server_port, flush=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":
