@@ -237,9 +237,7 @@ for name in ['good', '../escaped']:
 out.close()
 """
     coffer("cp", "-", f"{sandbox}:/tmp/evil.py", stdin=script.encode())
-    install = (
-        "printf '#!/bin/sh\\nexec python3 /tmp/evil.py > $2\\n' > /usr/local/bin/tar && chmod 755 /usr/local/bin/tar"
-    )
+    install = "printf '#!/bin/sh\\nexec python3 /tmp/evil.py\\n' > /usr/local/bin/tar && chmod 755 /usr/local/bin/tar"
     coffer("exec", "-u", "root", sandbox, "--", "sh", "-c", install)
     coffer("exec", sandbox, "mkdir -p src")
     coffer("cp", f"{sandbox}:src", tmp_path / "into", code=1)

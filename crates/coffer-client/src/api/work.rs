@@ -1,5 +1,6 @@
 //! Tasks, attempts, competitions and agents.
 
+use coffer_api_types::Page;
 use coffer_api_types::agents::{Agent, AgentSetup, AgentTest, Definition, NewAgent, PresetInfo, SetUpAgent};
 use coffer_api_types::artifacts::{Artifact, ArtifactQuery};
 use coffer_api_types::attempts::{Attempt, Cancel, Message, Move, NewMessage, Start, StepShape};
@@ -67,6 +68,14 @@ impl Client {
 
     pub fn transcript(&self, task: &str, query: &TranscriptQuery) -> Pages<TranscriptEntry> {
         self.list(at(["tasks", task, "transcript"]), query)
+    }
+
+    /// The last entries of a transcript, in their order.
+    pub async fn transcript_end(&self, task: &str, last: i64) -> Result<Vec<TranscriptEntry>, Error> {
+        let query = TranscriptQuery { last: Some(last), ..TranscriptQuery::default() };
+        let page: Page<TranscriptEntry> =
+            self.get(&with_query(at(["tasks", task, "transcript"]), &encode(&query))).await?;
+        Ok(page.items)
     }
 
     /// A transcript as it grows, from its beginning: each message has an entry, new or changed.

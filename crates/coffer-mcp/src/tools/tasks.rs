@@ -2,7 +2,6 @@
 
 use coffer_api_types::attempts::{Attempt, Start};
 use coffer_api_types::tasks::{NewTask, Task, TaskQuery};
-use coffer_api_types::transcripts::TranscriptQuery;
 use coffer_core::{AgentId, Priority};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -294,8 +293,7 @@ async fn get(call: Call, input: Get) -> Result<Outcome<Detail>, Failure> {
             .unwrap_or_default();
         text.push_str(&format!("\nattempt {} {}{more}", attempt.number, attempt.state));
     }
-    let query = TranscriptQuery { last: Some(LAST_ENTRIES), ..TranscriptQuery::default() };
-    let entries = call.client.transcript(&input.task_id, &query).all().await?;
+    let entries = call.client.transcript_end(&input.task_id, LAST_ENTRIES).await?;
     let transcript: Vec<String> = entries.iter().map(|entry| entry.body.line()).collect();
     for line in &transcript {
         text.push_str(&format!("\n  {line}"));
