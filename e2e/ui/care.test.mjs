@@ -283,7 +283,7 @@ test('an agent is changed, filters are in the address, and a task is put away an
   const changed = agents.find(({ id }) => id === agent.id).definition
   assert.deepEqual(
     [changed.command, changed.prompt, changed.env],
-    [definition.command, 'Do {{title}}.', { TOKEN_HINT: null }],
+    [definition.command, 'Do {{title}}.', { TOKEN_HINT: 'kept' }],
   )
   await api('DELETE', `/api/v1/agents/${agent.id}`)
 

@@ -79,7 +79,7 @@ test(
     await assertFits(page, 'the details')
     const tab = (name) => page.getByRole('navigation', { name: 'Parts of the task' }).getByRole('link', { name })
     await tab('Checks').click()
-    await page.getByText('Attempt 1: failed (exit code 3)').waitFor()
+    await page.getByText('Attempt 1, check 4: failed (exit code 3)').waitFor()
     await page.getByRole('log').getByText('the sum is wrong').waitFor()
     await tab('Changes').click()
     await page.getByRole('button', { name: 'Open a draft pull request' }).click()

@@ -14,7 +14,7 @@ import type { Attempt } from "./AttemptCard";
 import { usePull } from "./Changes";
 import type { Task } from "./tasks";
 
-function Run({ run, attempt, open }: { run: Execution; attempt: number; open: boolean }) {
+function Run({ run, name, open }: { run: Execution; name: string; open: boolean }) {
   const [shown, setShown] = useState(open);
   const going = run.state === "running";
   const passed = run.exit_code === 0;
@@ -27,7 +27,7 @@ function Run({ run, attempt, open }: { run: Execution; attempt: number; open: bo
           className={`size-4 shrink-0 ${going ? "animate-spin text-accent" : passed ? "text-ok" : "text-bad"}`}
         />
         <span className="font-medium">
-          Attempt {attempt}:{" "}
+          {name}:{" "}
           {going ? "running" : passed ? "passed" : `failed${run.exit_code ? ` (exit code ${run.exit_code})` : ""}`}
         </span>
         <span className="text-dim">
@@ -39,7 +39,7 @@ function Run({ run, attempt, open }: { run: Execution; attempt: number; open: bo
           {shown ? "Hide the output" : "Show the output"}
         </Button>
       </div>
-      {shown && <Tail execution={run.id} label={`Output of the check of attempt ${attempt}`} className="max-h-96" />}
+      {shown && <Tail execution={run.id} label={`Output of the check: ${name}`} className="max-h-96" />}
     </li>
   );
 }
@@ -47,8 +47,10 @@ function Run({ run, attempt, open }: { run: Execution; attempt: number; open: bo
 function OfAttempt({ attempt, command, open }: { attempt: Attempt; command: string; open: boolean }) {
   const executions = useExecutions(attempt.sandbox_id);
   const runs = checksOf(executions.data?.items ?? [], command).reverse();
+  // A check that fails is the agent's next turn, and runs again.
+  const name = (at: number) => `Attempt ${attempt.number}${runs.length > 1 ? `, check ${runs.length - at}` : ""}`;
   return runs.map((run, at) => (
-    <Run key={run.id} run={run} attempt={attempt.number} open={open && at === 0 && run.exit_code !== 0} />
+    <Run key={run.id} run={run} name={name(at)} open={open && at === 0 && run.exit_code !== 0} />
   ));
 }
 

@@ -34,7 +34,7 @@ const CONTENT_TYPE: &str = "application/x-ipynb+json";
 /// cut or deleted.
 #[utoipa::path(
     get, path = "/api/v1/sandboxes/{id}/code/notebook", tag = "code", params(("id" = String, Path), NotebookQuery),
-    responses((status = 200, content_type = "application/x-ipynb+json", body = String))
+    responses((status = 200, content_type = "application/x-ipynb+json", body = Object))
 )]
 pub(in crate::v1) async fn export(
     State(app): State<Arc<App>>,
