@@ -51,9 +51,11 @@ def test_interrupt_is_a_signal(box):
     )
     read_until(terminal, "ready")
     box.pty.send_stdin(terminal.pid, b"\x03")
+    # The shell may drop what is typed before it has the terminal back.
+    read_until(terminal, "interrupted")
     box.pty.send_stdin(terminal.pid, b"exit 0\n")
-    output, code = wait(terminal)
-    assert code == 0 and "interrupted" in output
+    _, code = wait(terminal)
+    assert code == 0
 
 
 def test_kill(box):
