@@ -79,11 +79,13 @@ test('a sandbox is made in the form, and two browsers see it', async () => {
     async () => (await screen(page)).includes('hello there from 42'),
     () => screen(page),
   )
-  const colour = await page
-    .locator('.xterm-rows span', { hasText: 'colour' })
-    .last()
-    .evaluate((span) => getComputedStyle(span).color)
-  assert.equal(colour, 'rgb(255, 135, 0)')
+  // The typed line has the word too, and is there before what it prints.
+  const colour = () =>
+    page
+      .locator('.xterm-rows span', { hasText: 'colour' })
+      .last()
+      .evaluate((span) => getComputedStyle(span).color)
+  await eventually(async () => (await colour()) === 'rgb(255, 135, 0)', colour)
 
   const id = page.url().match(/sandboxes\/([a-z0-9]+)/)[1]
   await page.getByRole('button', { name: 'Destroy' }).click()

@@ -85,8 +85,12 @@ test(
     await page.getByLabel('Comment on this line').fill('was it?')
     await page.getByRole('button', { name: 'Comment', exact: true }).click()
     await diff.getByText('was it?').waitFor()
-    const { items: more } = await api('GET', `/api/v1/tasks/${task}/messages`)
-    const last = more.find(({ body }) => body.endsWith('was it?'))
+    const spoken = async () => {
+      const { items: more } = await api('GET', `/api/v1/tasks/${task}/messages`)
+      return more.find(({ body }) => body.endsWith('was it?'))
+    }
+    await eventually(async () => (await spoken()) !== undefined, 'the comment is sent')
+    const last = await spoken()
     assert.equal(last.about.line ?? null, null, 'the number is one of a file that is gone')
     assert.match(last.body, /line 1 of it as it was before.*\n> closed\n/)
 
