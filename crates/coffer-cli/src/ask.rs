@@ -5,8 +5,8 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use crate::escape;
 use crate::failure::Failure;
 
-/// Whether somebody is there to answer.
-pub(crate) fn somebody() -> bool {
+/// Whether a person can answer questions.
+pub(crate) fn at_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 

@@ -63,7 +63,7 @@ pub struct Fix {
 
 impl Fix {
     pub(crate) async fn run(self, context: &Context) -> Outcome {
-        let asks = !self.yes && ask::somebody();
+        let asks = !self.yes && ask::at_terminal();
         let target = pairs::text(Some(self.target.clone()))?;
         let place =
             Where { repo: self.repo.as_deref(), dir: self.dir.as_deref(), base: self.base.as_deref() };
