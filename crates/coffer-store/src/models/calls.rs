@@ -87,6 +87,21 @@ impl Store {
             .await
     }
 
+    /// What the calls of a run cost, in billionths. Calls in progress count with what was reserved for them.
+    pub async fn run_model_cost(&self, scope: &ProjectScope, run: RunId) -> Result<i64, StoreError> {
+        let row = sqlx::query(
+            "SELECT CAST(COALESCE(SUM(CASE WHEN ended_ms IS NULL THEN reserved_nanos
+                 ELSE COALESCE(cost_nanos, 0) END), 0) AS BIGINT) AS cost_nanos
+             FROM model_calls WHERE run_id = $1 AND project_id = $2",
+        )
+        .bind(run)
+        .bind(scope.project())
+        .fetch_one(self.database().readers())
+        .await
+        .doing(READ)?;
+        row.try_get("cost_nanos").doing(READ)
+    }
+
     /// A call of the project, with its bodies if they were kept and can be read.
     pub async fn model_call(
         &self,

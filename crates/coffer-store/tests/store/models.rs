@@ -83,6 +83,8 @@ on_both! {
         settle(&store, &scope, id(second), 75).await;
         let over = store.reserve_call(call(&grant, 10, 60)).await.unwrap();
         assert_eq!(over, Reserved::Over { limit: ModelLimit::Work, left_nanos: 5, amount_nanos: 100 });
+        let run = grant.run.unwrap();
+        assert_eq!(store.run_model_cost(&scope, run).await.unwrap(), 95);
         let unknown = NewCall { worth: Worth::Unknown, ..call(&grant, 0, 0) };
         assert_eq!(store.reserve_call(unknown).await.unwrap(), Reserved::Unknown { limit: ModelLimit::Work });
         store.close_grant(&store.operator(), grant.id).await.unwrap();
@@ -116,6 +118,9 @@ on_both! {
         let free = grant(&store, &other, "a", None).await;
         id(store.reserve_call(call(&free, 60, 60)).await.unwrap());
         // Neither sees the other's.
+        let run = free.run.unwrap();
+        assert_eq!(store.run_model_cost(&other, run).await.unwrap(), 60, "what is reserved counts");
+        assert_eq!(store.run_model_cost(&scope, run).await.unwrap(), 0);
         let filter = ModelCallFilter { limit: 10, ..ModelCallFilter::default() };
         let seen = store.model_calls(&scope, &filter).await.unwrap();
         assert_eq!(seen.iter().map(|call| call.id).collect::<Vec<_>>(), [first]);

@@ -8,16 +8,13 @@ use coffer_core::forge::StatusState;
 use coffer_core::{Code, RunId, SandboxId, StepCode};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
-use coffer_store::{Attempt, AttemptNote, ModelCallFilter, ProjectScope, TranscriptOf, TurnPlace};
+use coffer_store::{Attempt, AttemptNote, ProjectScope, TranscriptOf, TurnPlace};
 use futures_util::FutureExt as _;
 
 use super::agent::amount;
 use super::heard::Progress;
 use super::repository::{branch_name, branch_order, expect, kept_pull, plain, push_order};
 use super::{AgentOrder, Place, PullText, SandboxOrder, Station, WorkDone, Workbench};
-
-/// Most calls of models of an attempt whose cost is added up.
-const MOST_CALLS: u32 = 100_000;
 
 /// Works on tasks.
 #[derive(Debug)]
@@ -78,13 +75,7 @@ impl TaskShop {
 
     /// The cost of an attempt's calls of models. An attempt that was cancelled has not noted all of it.
     async fn called(&self, brief: &Brief, run: RunId) -> Result<i64, StepError> {
-        let filter = ModelCallFilter { run: Some(run), limit: MOST_CALLS, ..ModelCallFilter::default() };
-        let calls = self.bench.store.model_calls(&self.scope(brief), &filter).await?;
-        let costs = calls.iter().map(|call| match call.ended_ms {
-            Some(_) => call.cost_nanos.unwrap_or(0),
-            None => call.reserved_nanos,
-        });
-        Ok(costs.fold(0, i64::saturating_add))
+        Ok(self.bench.store.run_model_cost(&self.scope(brief), run).await?)
     }
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
