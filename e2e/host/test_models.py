@@ -1,5 +1,6 @@
 """The model gateway with real sandboxes and a scripted provider: the key is nowhere inside, and the figures are right."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -33,6 +34,16 @@ env | grep -c 'ANTHROPIC_API_KEY=.*outside' > dummy.txt
 """
 
 
+# Like Claude Code with a wrong key: it tries again for minutes, and says nothing.
+STUBBORN = r"""
+for _ in $(seq 600); do
+    curl -sS -m 60 -o /dev/null -H 'content-type: application/json' -H "x-api-key: $ANTHROPIC_API_KEY" \
+        -d '{"model": "claude-haiku-4-5", "max_tokens": 100, "messages": []}' "$ANTHROPIC_BASE_URL/v1/messages"
+    sleep 1
+done
+"""
+
+
 class Provider(http.server.BaseHTTPRequestHandler):
     """Answers Anthropic's Messages, and keeps what it was sent."""
 
@@ -41,9 +52,17 @@ class Provider(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
-        Provider.heard.append((self.path, self.headers.get("x-api-key", "")))
-        body = json.dumps({"model": "claude-haiku-4-5", "usage": {"input_tokens": 1000, "output_tokens": 20}}).encode()
-        self.send_response(200)
+        key = self.headers.get("x-api-key", "")
+        Provider.heard.append((self.path, key))
+        if key == KEY:
+            self.answer(200, {"model": "claude-haiku-4-5", "usage": {"input_tokens": 1000, "output_tokens": 20}})
+        else:
+            error = {"type": "authentication_error", "message": f"invalid x-api-key {key}"}
+            self.answer(401, {"type": "error", "error": error})
+
+    def answer(self, status: int, content: dict):
+        body = json.dumps(content).encode()
+        self.send_response(status)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -53,66 +72,101 @@ class Provider(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_a_key_stays_outside_and_its_calls_are_counted(server):
+class Scene:
+    """A server with a repository, whose provider of models is scripted."""
+
+    def __init__(self, up, api: httpx.Client):
+        self.up, self.api = up, api
+        key = up.env()["E2B_API_KEY"]
+        self.origin = self.ask("POST", "/repositories", name="app")["clone_url"].replace(
+            "http://", f"http://any:{key}@"
+        )
+        self.work = up.data_dir.parent / "app"
+        self.work.mkdir()
+        (self.work / "README").write_text("hello\n")
+        self.git("init", "-qb", "main")
+        self.git("add", "-A")
+        self.git("-c", "user.name=Ada", "-c", "user.email=ada@example.com", "commit", "-qm", "feat: begin")
+        self.git("push", "-q", self.origin, "main")
+
+    def ask(self, method: str, path: str, **body) -> dict:
+        answer = self.api.request(method, path, json=body if method != "GET" else None)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json()
+
+    def git(self, *words: str) -> str:
+        plain = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
+        return subprocess.run(
+            ["git", *words], cwd=self.work, env=plain, check=True, capture_output=True, text=True
+        ).stdout
+
+    def start(self, script: str, key: str, **env: str) -> str:
+        """Starts a task with an agent that is a script; returns the task."""
+        self.ask("PUT", "/secrets/anthropic", value=key)
+        definition = {
+            "preset": "custom",
+            "command": ["/bin/bash", "-c", script, "agent", "{prompt}"],
+            "secrets": {"ANTHROPIC_API_KEY": "anthropic"},
+            "model_access": "gateway",
+            "env": env,
+        }
+        agent = self.ask("POST", "/agents", name="coder", definition=definition)["id"]
+        task = self.ask("POST", "/tasks", title="Look", repository="app", agent_id=agent, budget=1.0)["id"]
+        self.ask("POST", f"/tasks/{task}/start")
+        return task
+
+
+@contextlib.contextmanager
+def scene(server, name: str):
+    Provider.heard.clear()
     provider = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Provider)
     threading.Thread(target=provider.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{provider.server_port}"
-    up = server("models", "--ephemeral", "--set", f"models.anthropic_url={url}").start()
+    up = server(name, "--ephemeral", "--set", f"models.anthropic_url={url}").start()
     env = up.env()
     with httpx.Client(
         base_url=f"{env['E2B_API_URL']}/api/v1", headers={"X-API-KEY": env["E2B_API_KEY"]}, timeout=60
     ) as api:
+        yield Scene(up, api)
+    provider.shutdown()
 
-        def ask(method: str, path: str, **body) -> dict:
-            answer = api.request(method, path, json=body if method != "GET" else None)
-            assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-            return answer.json()
+
+def test_a_wrong_key_ends_the_attempt_with_the_reason(server):
+    with scene(server, "wrong-key") as here:
+        task = here.start(STUBBORN, "sk-ant-revoked")
+
+        def ended() -> dict | None:
+            attempt = here.ask("GET", f"/tasks/{task}/attempts")[0]
+            return attempt if attempt["state"] == "failed" else None
+
+        attempt = eventually(ended, "the end of the attempt", 90)
+        assert attempt["error"]["code"] == "model_key_refused", attempt
+        assert "provider `anthropic` refuses the key in secret `anthropic`" in attempt["error"]["message"]
+        assert "revoked" not in json.dumps(attempt), "the key is not quoted"
+        assert 3 <= len(Provider.heard) < 60
+
+
+def test_a_key_stays_outside_and_its_calls_are_counted(server):
+    with scene(server, "models") as here:
 
         def now(task: str) -> dict | None:
             try:
-                return ask("GET", f"/tasks/{task}")
+                return here.ask("GET", f"/tasks/{task}")
             except httpx.HTTPError:
                 return None  # it is not up again yet
 
-        origin = ask("POST", "/repositories", name="app")["clone_url"]
-        origin = origin.replace("http://", f"http://any:{env['E2B_API_KEY']}@")
-        work = up.data_dir.parent / "app"
-        work.mkdir()
-        (work / "README").write_text("hello\n")
-        plain = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
-        identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
-
-        def git(*words: str) -> str:
-            return subprocess.run(
-                ["git", *words], cwd=work, env=plain, check=True, capture_output=True, text=True
-            ).stdout
-
-        git("init", "-qb", "main")
-        git("add", "-A")
-        git(*identity, "commit", "-qm", "feat: begin")
-        git("push", "-q", origin, "main")
-        ask("PUT", "/secrets/anthropic", value=KEY)
-        definition = {
-            "preset": "custom",
-            "command": ["/bin/bash", "-c", AGENT, "agent", "{prompt}"],
-            "secrets": {"ANTHROPIC_API_KEY": "anthropic"},
-            "model_access": "gateway",
-            "env": {"AGENT_SLEEP": "6"},
-        }
-        agent = ask("POST", "/agents", name="coder", definition=definition)["id"]
-        task = ask("POST", "/tasks", title="Look", repository="app", agent_id=agent, budget=1.0)["id"]
-        ask("POST", f"/tasks/{task}/start")
+        task = here.start(AGENT, KEY, AGENT_SLEEP="6")
         # The server dies while the agent works: it goes on, and so does its way to models.
         eventually(lambda: len(Provider.heard) >= 2, "calls of the agent", 120)
-        os.kill(up.part("server"), signal.SIGKILL)
+        os.kill(here.up.part("server"), signal.SIGKILL)
         done = eventually(
             lambda: (found := now(task)) and found["state"] in ("in_review", "failed") and found, "an end", 180
         )
         assert done["state"] == "in_review", done
-        git("fetch", "-q", origin, done["branch"])
+        here.git("fetch", "-q", here.origin, done["branch"])
 
         def show(name: str) -> str:
-            return git("show", f"FETCH_HEAD:{name}")
+            return here.git("show", f"FETCH_HEAD:{name}")
 
         assert json.loads(show("answer.json"))["usage"]["output_tokens"] == 20
         assert json.loads(show("again.json"))["usage"]["output_tokens"] == 20, "after the restart"
@@ -121,10 +175,9 @@ def test_a_key_stays_outside_and_its_calls_are_counted(server):
         assert show("found.txt") == "", "the key, or the pass, is inside"
         assert show("dummy.txt").strip() == "1"
         assert Provider.heard == [("/v1/messages", KEY)] * 3
-        calls = ask("GET", f"/model-calls?task_id={task}")["items"]
+        calls = here.ask("GET", f"/model-calls?task_id={task}")["items"]
         assert [(call["outcome"], call["output_tokens"]) for call in calls] == [("answered", 20)] * 3
-        attempt = ask("GET", f"/tasks/{task}/attempts")[0]
+        attempt = here.ask("GET", f"/tasks/{task}/attempts")[0]
         assert (attempt["input_tokens"], attempt["output_tokens"]) == (3000, 60)
         # 1000 tokens at 1 and 20 at 5, for a million, three times.
         assert abs(attempt["agent_cost"] - 3 * 0.0011) < 1e-9 and attempt["reported"] is not None
-    provider.shutdown()

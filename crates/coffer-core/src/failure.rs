@@ -67,6 +67,9 @@ pub enum StepCode {
     /// Another server has the run.
     #[strum(message = "nothing: the other server continues the run")]
     Lost,
+    /// The provider of models refuses the agent's key.
+    #[strum(message = "set the secret that the message names to a valid key, start again")]
+    ModelKeyRefused,
     /// The network settings of the new sandbox are not allowed.
     #[strum(message = "change the network settings as the message says")]
     Network,
@@ -296,6 +299,7 @@ mod tests {
             "journal_unreadable",
             "journal_unwritable",
             "lost",
+            "model_key_refused",
             "network",
             "no_agent",
             "no_changes",

@@ -114,6 +114,9 @@ async fn carry(
     let body = order.asked.as_ref().map(Asked::body).unwrap_or_default();
     let kept = order.keeps.then(|| cut(&String::from_utf8_lossy(&body)));
     let sent = send(models, &order, body).await;
+    if let Ok(answer) = &sent {
+        grant.refused_keys.count(order.call.provider, answer.status().as_u16());
+    }
     // The request is sent: its memory is free.
     held.memory.clear();
     let (ended, rest) = match sent {

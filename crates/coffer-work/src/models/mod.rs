@@ -12,6 +12,7 @@ mod call;
 mod carry;
 mod error;
 mod pace;
+mod refused_keys;
 mod service;
 mod settings;
 mod shapes;

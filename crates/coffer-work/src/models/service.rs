@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use super::error::ModelError;
 use super::pace::Pace;
+use super::refused_keys::RefusedKeys;
 use super::settings::{ModelConfig, ModelSettings};
 use super::upstream::Upstream;
 
@@ -62,11 +63,18 @@ pub struct Grant {
     pub(super) closing: CancellationToken,
     /// Refused calls that were recorded.
     pub(super) refusals: AtomicU32,
+    pub(super) refused_keys: RefusedKeys,
 }
 
 impl Grant {
     pub fn id(&self) -> ModelGrantId {
         self.row.id
+    }
+
+    /// A provider that refuses the agent's key, and the name of the secret with that key.
+    pub fn refused_key(&self) -> Option<(Provider, &str)> {
+        let provider = self.refused_keys.provider()?;
+        Some((provider, &self.row.keys.get(&provider)?.secret))
     }
 }
 
@@ -185,6 +193,7 @@ impl Models {
                 settled: Notify::new(),
                 closing: CancellationToken::new(),
                 refusals: AtomicU32::new(0),
+                refused_keys: RefusedKeys::default(),
             })
         });
         grants.insert(digest.to_string(), grant.clone());

@@ -490,6 +490,15 @@ impl Workbench {
                 kept = Some(Instant::now());
                 self.keep(at).await?;
             }
+            if let Some((provider, secret)) = grant.and_then(Grant::refused_key) {
+                let provider = provider.as_str();
+                self.end_execution(at, execution).await?;
+                let message = format!(
+                    "the agent was stopped: provider `{provider}` refuses the key in secret `{secret}`; \
+                     set the secret again and start again"
+                );
+                return Err(StepError::fatal(StepCode::ModelKeyRefused, message));
+            }
             if let Some(allowance) = allowance.filter(|_| counted.elapsed() > COST_EVERY) {
                 counted = Instant::now();
                 let cost = match grant {
