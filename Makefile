@@ -24,7 +24,7 @@ NO_BASE := echo "note: the template 'base' could not be built; 'host' stands in 
 LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
 LINTED := $(LINTS) $(CARGO)
 
-.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template catalogue catalogue-sizes agents code setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template catalogue catalogue-sizes agents try-real code setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
@@ -37,6 +37,7 @@ help:
 	@echo "             kill servers and nodes over tasks that agents work on, on both databases (TASK_KILLS=),"
 	@echo "             and over builds of templates, pulls of images and writes to volumes (BUILD_KILLS=)"
 	@echo "make agents     real agents, installed by their recipes, from nothing to a pull request with a scripted model; AGENTS=codex,…"
+	@echo "make try-real   a real agent with your key on a real issue, on a server that runs (AGENT=, KEY_ENV=, ISSUE=), with times"
 	@echo "make catalogue  build every template of the catalogue and look inside; catalogue-sizes measures them (make run)"
 	@echo "make vm      boot stock kernels in virtual machines and test there (VM=\"debian12 debian13 newest hybrid\")"
 	@echo "make kernels run the node's tests as if on each known host's kernel, by doing without what it lacks"
@@ -125,6 +126,10 @@ e2e: setup-test embedded
 # Installs the agents of today, and drives each with a scripted model to a pull request.
 agents: setup-test build template
 	e2e/run agents
+
+# For a person with keys: costs money, and opens a pull request.
+try-real:
+	@scripts/try-real
 
 # Builds every template of the catalogue, and tries what is inside.
 catalogue: setup-test build template
