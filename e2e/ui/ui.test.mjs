@@ -89,8 +89,8 @@ test('a sandbox is made in the form, and two browsers see it', async () => {
 
   const id = page.url().match(/sandboxes\/([a-z0-9]+)/)[1]
   await page.getByRole('button', { name: 'Destroy' }).click()
-  await page.getByRole('dialog').getByRole('button', { name: 'Destroy it' }).click()
-  await page.getByText('This sandbox is over').waitFor()
+  await page.getByRole('dialog').getByRole('button', { name: 'Destroy' }).click()
+  await page.getByText('This sandbox has ended').waitFor()
   await other.getByRole('row').filter({ hasText: 'made by hand' }).waitFor({ state: 'detached' })
   assert.equal((await api('GET', `/api/v1/sandboxes/${id}`)).state, 'terminated')
   assert.deepEqual([page.complaints, other.complaints], [[], []])

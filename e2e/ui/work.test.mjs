@@ -124,18 +124,18 @@ test(
     await page.getByRole('button', { name: 'Let agents compete' }).click()
     const form = page.getByRole('dialog', { name: 'Let agents compete' })
     await form.getByLabel('Title').fill('Mend the bridge')
-    await form.getByLabel('What is to be done').fill('A plank is loose.')
+    await form.getByLabel('Description').fill('A plank is loose.')
     await form.getByLabel('Repository').selectOption('bridge')
     await form.getByLabel('Check', { exact: true }).fill('grep -q fixed plank.txt')
-    await form.getByRole('button', { name: 'Another fork' }).click()
+    await form.getByRole('button', { name: 'Add fork' }).click()
     for (const [at, name] of ['careful', 'thorough', 'wrong'].entries()) {
       await form.getByLabel(`Agent of fork ${at + 1}`).selectOption({ label: name })
     }
-    await form.getByRole('button', { name: 'Let them compete' }).click()
+    await form.getByRole('button', { name: 'Start', exact: true }).click()
 
     const fork = (name) => page.getByRole('region', { name })
     await fork('Fork 3: wrong').getByRole('log').getByText('guessing').waitFor()
-    await page.getByText('Pick one.').waitFor()
+    await page.getByText('Pick a winner.').waitFor()
     await fork('Fork 1: careful').getByText('passed', { exact: true }).waitFor()
     await fork('Fork 3: wrong').getByText('failed (1)').waitFor()
     const id = page.url().match(/forks\/([a-z0-9]+)/)[1]
@@ -162,7 +162,7 @@ test(
       .waitFor()
 
     await fork('Fork 2: thorough').getByRole('button', { name: 'Pick thorough' }).click()
-    await page.getByRole('dialog').getByRole('button', { name: 'It wins' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Pick' }).click()
     await fork('Fork 2: thorough').getByText('winner').waitFor()
     await page.getByText('decided', { exact: true }).waitFor()
     await fork('Fork 2: thorough')

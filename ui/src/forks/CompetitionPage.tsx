@@ -21,11 +21,11 @@ import { byRank, isOver, STATE_TONES, useCompetition, totalCost, useFreshForks, 
 import { EntryCard } from "./EntryCard";
 
 const DOING: Record<string, string> = {
-  queued: "It waits for its turn.",
-  preparing: "One sandbox is prepared, from which all are forked.",
-  working: "The agents are at work.",
-  judging: "All are done; they are being ranked.",
-  publishing: "The winner is pushed, and its pull request opened.",
+  queued: "Queued.",
+  preparing: "Preparing the sandbox that all forks start from.",
+  working: "The agents are working.",
+  judging: "All agents are done. Ranking the results.",
+  publishing: "Pushing the winner and opening its pull request.",
 };
 
 export function CompetitionPage() {
@@ -84,7 +84,7 @@ export function CompetitionPage() {
         <div role="status" className="flex gap-3 rounded-lg border border-info/40 bg-info-soft p-4">
           <Trophy aria-hidden className="mt-0.5 size-4 shrink-0 text-info" />
           <p>
-            <span className="font-medium text-info">Pick one.</span> It becomes a pull request; the others stay as
+            <span className="font-medium text-info">Pick a winner.</span> It becomes a pull request; the others stay as
             revisions to look at.
             {competition.decide_by && (
               <>
@@ -180,7 +180,7 @@ export function CompetitionPage() {
         open={picked !== undefined}
         onClose={() => setPicking(undefined)}
         title={`Let ${plainText(picked?.label ?? "")} win?`}
-        action="It wins"
+        action="Pick"
         onConfirm={async () => {
           if (picked !== undefined) await pick.mutateAsync(picked.number);
         }}
@@ -192,7 +192,7 @@ export function CompetitionPage() {
         open={cancelling}
         onClose={() => setCancelling(false)}
         title="Cancel the competition?"
-        action="Cancel it"
+        action="Cancel the competition"
         danger
         onConfirm={async () => {
           await take(api.POST("/api/v1/sandboxes/fork/{fork}/cancel", { params: { path: { fork: id } }, body: {} }));

@@ -36,7 +36,7 @@ export function Entries({ drafts, onChange }: { drafts: Draft[]; onChange: (draf
     onChange(drafts.map((draft, place) => (place === at ? { ...draft, ...next } : draft)));
   return (
     <fieldset className="space-y-3">
-      <legend className="mb-2 font-medium">Who competes</legend>
+      <legend className="mb-2 font-medium">Forks</legend>
       {agents.data !== undefined && runnable.length === 0 && (
         <p className="text-warn">No agent can work by itself yet: define one under Settings, Agents.</p>
       )}
@@ -73,14 +73,14 @@ export function Entries({ drafts, onChange }: { drafts: Draft[]; onChange: (draf
               </div>
               <Button
                 tone="ghost"
-                aria-label={`Take out fork ${at + 1}`}
+                aria-label={`Remove fork ${at + 1}`}
                 disabled={drafts.length === 1}
                 onClick={() => onChange(drafts.filter((_, place) => place !== at))}
                 icon={<Trash2 aria-hidden className="size-4" />}
               />
             </div>
             <details open={draft.prompt !== ""}>
-              <summary className="text-sm text-dim">A prompt of its own</summary>
+              <summary className="text-sm text-dim">Own prompt</summary>
               <TextArea
                 label={`Prompt of fork ${at + 1}`}
                 hideLabel
@@ -98,7 +98,7 @@ export function Entries({ drafts, onChange }: { drafts: Draft[]; onChange: (draf
         onClick={() => onChange([...drafts, blank(drafts.at(-1)?.agent)])}
         icon={<Plus aria-hidden className="size-4" />}
       >
-        Another fork
+        Add fork
       </Button>
     </fieldset>
   );

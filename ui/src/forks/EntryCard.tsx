@@ -11,7 +11,7 @@ import { PullLink } from "../work/PullLink";
 import { Thread } from "../transcript/Thread";
 import { useTranscript } from "../transcript/useTranscript";
 import { Tail } from "../work/Tail";
-import { costOf, named, STATE_TONES, wordOf, type Entry } from "./competitions";
+import { costOf, named, toneOf, wordOf, type Entry } from "./competitions";
 
 interface Props {
   entry: Entry;
@@ -97,6 +97,7 @@ function EntryWork({ entry, fork, open }: { entry: Entry; fork: string; open: bo
 export function EntryCard({ entry, labels, won, amount, fork, open, onPick }: Props) {
   const agent = useAgentNames().get(entry.agent_id);
   const label = plainText(entry.label);
+  const checkFailed = entry.state === "done" && entry.check?.passed === false;
   const who = [agent === entry.label ? undefined : agent, entry.model]
     .filter(Boolean)
     .map((text) => plainText(text ?? ""))
@@ -119,11 +120,11 @@ export function EntryCard({ entry, labels, won, amount, fork, open, onPick }: Pr
         ) : (
           entry.rank && <Badge tone={entry.rank === 1 ? "info" : "dim"}>place {entry.rank}</Badge>
         )}
-        <Badge tone={STATE_TONES[entry.state]}>{wordOf(entry.state)}</Badge>
+        <Badge tone={toneOf(entry)}>{checkFailed ? "check failed" : wordOf(entry.state)}</Badge>
       </header>
       <Figures entry={entry} amount={amount} />
       {entry.reasons.length > 0 && (
-        <ul aria-label="Why it came in there" className="space-y-1 border-t border-line px-4 py-3">
+        <ul aria-label="Reasons for its place" className="space-y-1 border-t border-line px-4 py-3">
           {entry.reasons.map((reason, at) => (
             <li key={at} className="flex gap-2 before:text-dim before:content-['·']">
               {plainText(named(reason, labels))}
@@ -141,7 +142,7 @@ export function EntryCard({ entry, labels, won, amount, fork, open, onPick }: Pr
       )}
       {entry.prompt && (
         <details className="border-t border-line px-4 py-2">
-          <summary className="text-dim">A prompt of its own</summary>
+          <summary className="text-dim">Own prompt</summary>
           <p className="mt-1 whitespace-pre-wrap">{paragraphs(entry.prompt)}</p>
         </details>
       )}
@@ -149,7 +150,7 @@ export function EntryCard({ entry, labels, won, amount, fork, open, onPick }: Pr
         {entry.execution_id ? (
           <EntryWork entry={entry} fork={fork} open={open} />
         ) : (
-          <p className="px-4 py-3 text-dim">Its agent has not started.</p>
+          <p className="px-4 py-3 text-dim">The agent has not started.</p>
         )}
       </div>
       <footer className="flex min-h-11 flex-wrap items-center justify-end gap-3 border-t border-line px-4 py-2">
@@ -168,7 +169,7 @@ export function EntryCard({ entry, labels, won, amount, fork, open, onPick }: Pr
           <Button
             tone={entry.rank === 1 ? "primary" : "plain"}
             disabled={!entry.can_win}
-            title={entry.can_win ? undefined : "It has nothing that could be merged"}
+            title={entry.can_win ? undefined : "It has no changes to merge"}
             onClick={onPick}
             icon={<Trophy aria-hidden className="size-4" />}
           >

@@ -8,7 +8,7 @@ import { Empty, Loaded } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { Card, Cell, Page, Table } from "../ui/layout";
 import { Ago } from "../ui/time";
-import { STATE_TONES, useCompetitions, wordOf, type Competition } from "./competitions";
+import { STATE_TONES, toneOf, useCompetitions, wordOf, type Competition } from "./competitions";
 import { NewCompetition } from "./NewCompetition";
 
 function whoWon(competition: Competition): string {
@@ -36,12 +36,12 @@ export function Forks() {
         <Loaded query={query}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty icon={<GitFork aria-hidden className="size-7" />} title="Nothing was forked yet">
+              <Empty icon={<GitFork aria-hidden className="size-7" />} title="No competitions yet">
                 Give one task to several agents, models or prompts at once. Each works in a fork of one prepared
-                sandbox; what they made is checked, ranked and compared, and the winner becomes a pull request.
+                sandbox; the results are checked, ranked and compared, and the winner becomes a pull request.
               </Empty>
             ) : (
-              <Table label="Competitions" head={["What", "State", "Forks", "Winner", "Begun"]}>
+              <Table label="Competitions" head={["Title", "State", "Forks", "Winner", "Started"]}>
                 {items.map((competition) => (
                   <tr key={competition.id}>
                     <Cell className="min-w-48">
@@ -63,7 +63,7 @@ export function Forks() {
                       <ul className="flex flex-wrap gap-1" aria-label="Forks">
                         {competition.entries.map((entry) => (
                           <li key={entry.number}>
-                            <Badge tone={STATE_TONES[entry.state]}>{plainText(entry.label)}</Badge>
+                            <Badge tone={toneOf(entry)}>{plainText(entry.label)}</Badge>
                           </li>
                         ))}
                       </ul>

@@ -31,12 +31,12 @@ function useTerms(agent?: string) {
     <>
       <Entries drafts={drafts} onChange={setDrafts} />
       <div className="grid gap-4 sm:grid-cols-2">
-        <SelectField label="Who decides" value={rule} onChange={(event) => setRule(event.target.value as Rule)}>
-          <option value="manual">You pick from the ranking</option>
+        <SelectField label="Winner" value={rule} onChange={(event) => setRule(event.target.value as Rule)}>
+          <option value="manual">I pick from the ranking</option>
           <option value="best">The best whose checks passed</option>
         </SelectField>
         <TextField
-          label="Budget for all of them"
+          label="Budget for all forks"
           type="number"
           min="0"
           step="any"
@@ -45,12 +45,12 @@ function useTerms(agent?: string) {
           placeholder="no limit"
         />
         <TextField
-          label="Before the fork"
+          label="Prepare"
           className="font-mono"
           value={prepare}
           onChange={(event) => setPrepare(event.target.value)}
           placeholder="npm ci"
-          hint="Runs once, in the repository; every fork has what it made."
+          hint="Runs once in the repository, before the sandbox is forked."
         />
       </div>
     </>
@@ -98,7 +98,7 @@ export function NewCompetition({ onClose }: { onClose: () => void }) {
       <form onSubmit={submit} className="space-y-4">
         <TextField label="Title" required autoFocus value={title} onChange={(event) => setTitle(event.target.value)} />
         <TextArea
-          label="What is to be done"
+          label="Description"
           required
           value={prompt}
           onChange={(event) => setPrompt(event.target.value)}
@@ -139,7 +139,7 @@ export function NewCompetition({ onClose }: { onClose: () => void }) {
           <CopyAs recipe={{ curl: curl("POST", "/api/v1/sandboxes/fork", body()) }} />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={make.isPending}>
-            Let them compete
+            Start
           </Button>
         </div>
       </form>
@@ -182,7 +182,7 @@ export function CompeteForTask({ task, onClose }: { task: Task; onClose: () => v
           <CopyAs recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/start`, { compete: terms.body() }) }} />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={start.isPending}>
-            Let them compete
+            Start
           </Button>
         </div>
       </form>

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { costOf, named, totalCost, type Entry } from "./competitions";
+import { costOf, named, toneOf, totalCost, type Entry } from "./competitions";
 
 test("reasons name who they compare with", () => {
   const labels = new Map([
@@ -16,4 +16,12 @@ test("costs are those of the sandbox and of the agent", () => {
   expect(costOf({ cost: null, agent_cost: undefined })).toBeUndefined();
   const entries = [{ agent_cost: 0.25 }, { agent_cost: null }, { agent_cost: 0.5 }] as Entry[];
   expect(totalCost({ cost: 0.25, entries })).toBe(1);
+});
+
+test("an entry whose check failed is never green", () => {
+  const check = (passed: boolean) => ({ passed }) as Entry["check"];
+  expect(toneOf({ state: "done", check: check(true) })).toBe("ok");
+  expect(toneOf({ state: "done", check: null })).toBe("ok");
+  expect(toneOf({ state: "done", check: check(false) })).toBe("bad");
+  expect(toneOf({ state: "working", check: check(false) })).toBe("warn");
 });

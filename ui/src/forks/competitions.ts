@@ -21,6 +21,10 @@ export const STATE_TONES: Record<string, Tone> = {
   cancelled: "dim",
 };
 
+/** The colour of an entry: one whose check failed is never green. */
+export const toneOf = ({ state, check }: Pick<Entry, "state" | "check">): Tone | undefined =>
+  state === "done" && check?.passed === false ? "bad" : STATE_TONES[state];
+
 /** What a state means for the one who looks. */
 export const STATE_WORDS: Record<string, string> = {
   queued: "waits for its turn",

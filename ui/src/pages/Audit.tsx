@@ -2,6 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { ShieldCheck } from "lucide-react";
 import { api, take } from "../api/client";
+import { useNameOf } from "../api/people";
 import { may } from "../api/session";
 import type { AuditSearch } from "../router";
 import { Badge } from "../ui/Badge";
@@ -21,6 +22,7 @@ export function Audit() {
   const [actor, setActor] = useTyped(filter.actor ?? "", (typed) => look("actor", typed));
   const [action, setAction] = useTyped(filter.action ?? "", (typed) => look("action", typed));
   const [subject, setSubject] = useTyped(filter.subject ?? "", (typed) => look("subject", typed));
+  const nameOf = useNameOf();
   const query = useInfiniteQuery({
     queryKey: ["audit", filter],
     queryFn: ({ pageParam }) =>
@@ -41,22 +43,22 @@ export function Audit() {
   }
   return (
     <Page title="Audit log" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/audit") }} />}>
-      <p className="text-dim">Every request of a key that meant to change something, or was not allowed.</p>
+      <p className="text-dim">Every request that changes something or was refused, with its caller.</p>
       <div className="grid gap-2 sm:max-w-3xl sm:grid-cols-3">
         <TextField
-          label="Who"
+          label="Caller"
           value={actor}
           onChange={(event) => setActor(event.target.value)}
           placeholder="key:… or agent:…"
         />
         <TextField
-          label="What"
+          label="Request"
           value={action}
           onChange={(event) => setAction(event.target.value)}
           placeholder="POST /api/v1/sandboxes"
         />
         <TextField
-          label="About"
+          label="Object"
           value={subject}
           onChange={(event) => setSubject(event.target.value)}
           placeholder="an id"
@@ -68,11 +70,23 @@ export function Audit() {
             const lines = pages.flatMap((page) => page.items);
             if (lines.length === 0) return <Empty title="No line matches" />;
             return (
-              <Table label="Audit log, newest first" head={["When", "Who", "What", "About", "Result", "Request"]}>
+              <Table
+                label="Audit log, newest first"
+                head={["Time", "Caller", "Request", "Object", "Result", "Request id"]}
+              >
                 {lines.map((line) => (
                   <tr key={line.id}>
                     <Cell className="whitespace-nowrap text-dim">{moment(line.at)}</Cell>
-                    <Cell className="font-mono text-xs">{plainText(line.actor)}</Cell>
+                    <Cell>
+                      <button
+                        type="button"
+                        className="text-left hover:underline"
+                        title={`Show only ${plainText(line.actor)}`}
+                        onClick={() => setActor(line.actor)}
+                      >
+                        {plainText(nameOf(line.actor))}
+                      </button>
+                    </Cell>
                     <Cell className="font-mono text-xs whitespace-nowrap">{plainText(line.action)}</Cell>
                     <Cell className="font-mono text-xs">{plainText(line.subject ?? "–")}</Cell>
                     <Cell>
@@ -90,7 +104,7 @@ export function Audit() {
       </Card>
       {query.hasNextPage && (
         <Button className="self-center" busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
-          Older ones
+          Show older
         </Button>
       )}
     </Page>

@@ -102,7 +102,7 @@ function Found({ query }: { query: Omit<LogSearchQuery, "q"> & { search: string 
       {found.hasNextPage && (
         <div className="flex justify-center">
           <Button busy={found.isFetchingNextPage} onClick={() => void found.fetchNextPage()}>
-            Search on in older logs
+            Search older logs
           </Button>
         </div>
       )}

@@ -45,7 +45,7 @@ function Counts() {
     <div className="grid grid-cols-2 gap-3 sm:grid-cols-4">
       <Figure name="Running" value={count("running") + count("creating")} />
       <Figure name="Paused" value={count("paused")} />
-      <Figure name="Made in 24 h" value={`${recent.length}${plus}`} />
+      <Figure name="Created in 24 h" value={`${recent.length}${plus}`} />
       <Figure name="Errors in 24 h" value={`${errors.length}${plus}`} tone={errors.length > 0 ? "bad" : undefined} />
     </div>
   );

@@ -42,7 +42,7 @@ function NewProject({ onClose }: { onClose: () => void }) {
         <div className="flex justify-end gap-2">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={make.isPending}>
-            Make it
+            Create
           </Button>
         </div>
       </form>
@@ -69,8 +69,7 @@ export function Projects() {
     enabled: operating,
     refetchInterval: 30_000,
   });
-  if (!operating)
-    return <Empty title="Projects are the operator's">Sign in with the operator's key to see them.</Empty>;
+  if (!operating) return <Empty title="Projects are for operators">Sign in with the operator's key to see them.</Empty>;
   const visit = async (project: Project) => {
     try {
       await visitProject(project.id, project.name);
@@ -97,7 +96,7 @@ export function Projects() {
       <Card>
         <Loaded query={projects}>
           {({ items }) => (
-            <Table label="Projects" head={["Name", "Live sandboxes", "Spent", "Made", ""]}>
+            <Table label="Projects" head={["Name", "Live sandboxes", "Spent", "Created", ""]}>
               {items.map((project) => (
                 <tr key={project.id}>
                   <Cell>
@@ -121,11 +120,11 @@ export function Projects() {
           )}
         </Loaded>
       </Card>
-      <Card title="Every live sandbox">
+      <Card title="Live sandboxes">
         <Loaded query={sandboxes}>
           {({ items, next }) =>
             items.length === 0 ? (
-              <Empty title="No sandbox is alive in any project" />
+              <Empty title="No live sandboxes" />
             ) : (
               <>
                 <Table label="Live sandboxes of all projects" head={["Sandbox", "Project", "State", "Age"]}>

@@ -171,7 +171,7 @@ export function SandboxList() {
           ) : (
             <Empty
               icon={<Box aria-hidden className="size-7" />}
-              title={shown === "live" ? "No sandbox runs" : "None yet"}
+              title={shown === "live" ? "No live sandboxes" : "No sandboxes yet"}
             >
               <p>A sandbox is a sealed place for one agent: its own files, processes and network.</p>
               {newButton}

@@ -44,7 +44,7 @@ function Extend({ sandbox, onClose }: { sandbox: Sandbox; onClose: () => void })
       ),
     onSuccess: (next) => {
       queries.setQueryData(["sandbox", sandbox.id], next);
-      toast.success("The deadline is moved");
+      toast.success("Extended");
       onClose();
     },
   });
@@ -57,13 +57,9 @@ function Extend({ sandbox, onClose }: { sandbox: Sandbox; onClose: () => void })
     curl: curl("POST", `/api/v1/sandboxes/${sandbox.id}/timeout`, { timeout_s: Number(seconds) }),
   };
   return (
-    <Dialog open onClose={onClose} title="Move the deadline">
+    <Dialog open onClose={onClose} title="Extend">
       <form onSubmit={submit} className="space-y-4">
-        <SelectField
-          label="From now it may live for"
-          value={seconds}
-          onChange={(event) => setSeconds(event.target.value)}
-        >
+        <SelectField label="Keep it running for" value={seconds} onChange={(event) => setSeconds(event.target.value)}>
           <option value="300">5 minutes</option>
           <option value="1800">30 minutes</option>
           <option value="3600">1 hour</option>
@@ -75,7 +71,7 @@ function Extend({ sandbox, onClose }: { sandbox: Sandbox; onClose: () => void })
           <CopyAs recipe={recipe} />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={extend.isPending}>
-            Move it
+            Extend
           </Button>
         </div>
       </form>
@@ -134,7 +130,7 @@ export function Actions({ sandbox }: { sandbox: Sandbox }) {
       )}
       {!over && (
         <Button
-          tone="danger"
+          tone="quiet-danger"
           onClick={() => setDestroying(true)}
           disabled={!allowed}
           icon={<Trash2 aria-hidden className="size-4" />}
@@ -148,12 +144,12 @@ export function Actions({ sandbox }: { sandbox: Sandbox }) {
         open={destroying}
         onClose={() => setDestroying(false)}
         title={`Destroy ${nameOf(sandbox)}?`}
-        action="Destroy it"
+        action="Destroy"
         danger
         onConfirm={async () => {
           await take(api.DELETE("/api/v1/sandboxes/{id}", { params: { path: { id } } }));
           await queries.invalidateQueries({ queryKey: ["sandbox", id] });
-          toast.success("The sandbox is destroyed");
+          toast.success("Sandbox destroyed");
         }}
       >
         Its processes end and its files are gone. This cannot be undone. Its logs and history stay.

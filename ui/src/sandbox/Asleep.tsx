@@ -29,9 +29,9 @@ export function Awake({ sandbox, what, children }: { sandbox: Sandbox; what: str
       </Empty>
     );
   }
-  if (sandbox.state === "creating") return <Empty title="The sandbox is being made" />;
+  if (sandbox.state === "creating") return <Empty title="The sandbox is being created" />;
   return (
-    <Empty icon={<Skull aria-hidden className="size-6" />} title="This sandbox is over">
+    <Empty icon={<Skull aria-hidden className="size-6" />} title="This sandbox has ended">
       <p>Its logs, events and usage are still here.</p>
     </Empty>
   );

@@ -66,13 +66,13 @@ export function CreateSandbox({ onClose, template, volume }: Props) {
             maxLength={80}
             value={draft.name}
             onChange={(event) => set({ name: event.target.value })}
-            hint="Kept in its metadata."
+            hint="Saved in its metadata."
           />
           <TemplatePicker label="Template" value={draft.template} onChange={(name) => set({ template: name })} />
           <div className="flex items-end gap-2">
             <div className="flex-1">
               <TextField
-                label="Lives for"
+                label="Time limit"
                 type="number"
                 min="1"
                 step="any"
@@ -93,17 +93,21 @@ export function CreateSandbox({ onClose, template, volume }: Props) {
               </SelectField>
             </div>
           </div>
-          <SelectField label="Then" value={draft.atEnd} onChange={(event) => set({ atEnd: event.target.value })}>
-            <option value="">As the project says</option>
-            <option value="kill">It is destroyed</option>
-            <option value="pause">It is paused, with memory</option>
-            <option value="pause_files_only">It is paused, files only</option>
+          <SelectField
+            label="At the time limit"
+            value={draft.atEnd}
+            onChange={(event) => set({ atEnd: event.target.value })}
+          >
+            <option value="">Project default</option>
+            <option value="kill">Destroy</option>
+            <option value="pause">Pause, with memory</option>
+            <option value="pause_files_only">Pause, files only</option>
           </SelectField>
           <SelectField
             label="Network"
             value={draft.network}
             onChange={(event) => set({ network: event.target.value })}
-            hint="Refine it later in its tab."
+            hint="You can change it later under Network."
           >
             <option value="">The web (ports 80 and 443)</option>
             <option value="public">Everything public</option>
@@ -168,20 +172,20 @@ export function CreateSandbox({ onClose, template, volume }: Props) {
               value={draft.env}
               onChange={(event) => set({ env: event.target.value })}
               placeholder={"NAME=value\nOTHER=value"}
-              hint="One a line. Use secrets for what is secret."
+              hint="One NAME=value per line. Use secrets for sensitive values."
             />
             <TextArea
               label="Metadata"
               value={draft.metadata}
               onChange={(event) => set({ metadata: event.target.value })}
               placeholder="ticket=ABC-1"
-              hint="One a line, to find it by."
+              hint="One name=value per line, for filters."
             />
             <CheckField
-              label="Wake it when it is used"
+              label="Resume on traffic"
               checked={draft.autoResume}
               onChange={(event) => set({ autoResume: event.target.checked })}
-              hint="A paused sandbox is resumed by traffic to it."
+              hint="A paused sandbox resumes when a request reaches it."
             />
           </div>
         </details>

@@ -33,7 +33,7 @@ export function ExecutionOutput({ execution, onClose }: { execution: Execution; 
       <Loaded query={query}>
         {({ pages }) => {
           const pieces = pages.flatMap((page) => page.items);
-          if (pieces.length === 0) return <Empty title="It wrote nothing" />;
+          if (pieces.length === 0) return <Empty title="No output" />;
           return (
             <pre
               tabIndex={0}

@@ -198,11 +198,11 @@ function TextFile({ id, path, content, onClose }: { id: string; path: string; co
         open={changed}
         onClose={() => setChanged(false)}
         title="The file has changed"
-        action="Write over it"
+        action="Overwrite"
         danger
         onConfirm={() => save.mutateAsync({ text: draft ?? "", over: true })}
       >
-        Something else has written or removed {plainText(path)} since it was opened here. Writing over it loses that.
+        Something else has written or removed {plainText(path)} since it was opened here. Overwriting loses that change.
       </Confirm>
     </>
   );

@@ -218,7 +218,7 @@ function Browser({ id }: { id: string }) {
             </Empty>
           ) : (
             <>
-              <Table label="Files" head={["Name", "Size", "Changed", "Owner", "Rights", ""]}>
+              <Table label="Files" head={["Name", "Size", "Modified", "Owner", "Permissions", ""]}>
                 {entries.slice(0, most).map((entry) => {
                   const directory = entry.kind === "directory";
                   const Icon = directory ? Folder : entry.symlink_target ? Link2 : FileIcon;
@@ -286,7 +286,7 @@ function Browser({ id }: { id: string }) {
         open={removing !== undefined}
         onClose={() => setRemoving(undefined)}
         title={`Delete ${plainText(removing?.name ?? "")}?`}
-        action="Delete it"
+        action="Delete"
         danger
         onConfirm={async () => {
           const where = contentPath(id, removing?.path ?? "");
@@ -294,8 +294,10 @@ function Browser({ id }: { id: string }) {
           await queries.invalidateQueries({ queryKey: ["files", id] });
         }}
       >
-        {removing?.kind === "directory" ? "The directory and all that is in it are gone." : "The file is gone."} There
-        is no undo.
+        {removing?.kind === "directory"
+          ? "The directory and everything in it are deleted."
+          : "The file is deleted. This cannot be undone."}{" "}
+        There is no undo.
         <code className="mt-2 block font-mono text-xs break-all">
           {curl("DELETE", contentPath(id, removing?.path ?? ""))}
         </code>
@@ -309,7 +311,7 @@ export function Files() {
   const sandbox = useSandbox(id).data;
   if (sandbox === undefined) return null;
   return (
-    <Awake sandbox={sandbox} what="Its files are safe; they can be looked at when it runs.">
+    <Awake sandbox={sandbox} what="Its files are safe. Resume it to see them.">
       <Browser id={id} />
     </Awake>
   );

@@ -31,7 +31,7 @@ function Editor({ id, policy, live }: { id: string; policy: Policy; live: boolea
     mutationFn: () => take(api.PUT("/api/v1/sandboxes/{id}/network", { params: { path: { id } }, body: wanted })),
     onSuccess: (reach) => {
       queries.setQueryData(["network", id], reach);
-      toast.success("The policy is in force, also for open connections");
+      toast.success("Saved; open connections follow it too");
     },
   });
   const submit = (event: FormEvent) => {
@@ -41,7 +41,7 @@ function Editor({ id, policy, live }: { id: string; policy: Policy; live: boolea
   const allowed = may("write") && live;
   return (
     <form onSubmit={submit} className="space-y-4 p-4">
-      <SelectField label="Reaches" value={base} disabled={!allowed} onChange={(event) => setBase(event.target.value)}>
+      <SelectField label="Base" value={base} disabled={!allowed} onChange={(event) => setBase(event.target.value)}>
         <option value="web">the web (ports 80 and 443)</option>
         <option value="public">everything public</option>
         <option value="none">nothing</option>
@@ -49,20 +49,20 @@ function Editor({ id, policy, live }: { id: string; policy: Policy; live: boolea
       </SelectField>
       <div className="grid gap-4 sm:grid-cols-2">
         <TextArea
-          label="And allowed"
+          label="Also allow"
           value={allow}
           disabled={!allowed}
           onChange={(event) => setAllow(event.target.value)}
           placeholder={"*.example.com\n10.0.0.7:5432"}
-          hint="Names, addresses or networks, one a line."
+          hint="Names, addresses or networks, one per line."
         />
         <TextArea
-          label="But denied"
+          label="Deny"
           value={deny}
           disabled={!allowed}
           onChange={(event) => setDeny(event.target.value)}
           placeholder="ads.example.com"
-          hint="Wins over what is allowed by the choice above."
+          hint="Takes precedence over the base."
         />
       </div>
       {(policy.headers?.length ?? 0) > 0 && (
@@ -72,7 +72,7 @@ function Editor({ id, policy, live }: { id: string; policy: Policy; live: boolea
       <div className="flex items-center justify-end gap-2">
         <CopyAs recipe={{ curl: curl("PUT", `/api/v1/sandboxes/${id}/network`, wanted) }} />
         <Button type="submit" tone="primary" busy={save.isPending} disabled={!allowed}>
-          Put in force
+          Save
         </Button>
       </div>
     </form>
@@ -80,7 +80,7 @@ function Editor({ id, policy, live }: { id: string; policy: Policy; live: boolea
 }
 
 function Refused({ reach }: { reach: Reach }) {
-  if (reach.refusals.length === 0) return <Empty title="Nothing was refused" />;
+  if (reach.refusals.length === 0) return <Empty title="No refused connections" />;
   return (
     <>
       <Table label="Refused connections, newest first" head={["When", "To", "Kind", "By"]}>
@@ -114,8 +114,7 @@ export function Network() {
     refetchInterval: sandbox?.state === "running" ? 5000 : false,
   });
   if (sandbox === undefined) return null;
-  if (!live)
-    return <Empty title="This sandbox has no network any more">What it was refused is among its events.</Empty>;
+  if (!live) return <Empty title="This sandbox has ended">Refused connections are under History.</Empty>;
   return (
     <Loaded query={query}>
       {(reach) => (

@@ -62,7 +62,7 @@ export function Overview() {
           facts={[
             ["Template", sandbox.template],
             ["Owner", agent === null || agent === undefined ? "no agent" : (names.get(agent) ?? agent)],
-            ["Made", <Ago key="made" at={sandbox.created_at} />],
+            ["Created", <Ago key="made" at={sandbox.created_at} />],
             [
               sandbox.ended_at ? "Ended" : "Deadline",
               sandbox.ended_at ? (

@@ -47,9 +47,7 @@ export function Ports({ sandbox }: { sandbox: Sandbox }) {
         <Loaded query={query} what="Looking for open ports">
           {(open) =>
             open.length === 0 ? (
-              <Empty title="Nothing listens">
-                Start a server inside, on any address, and it is reachable through this one.
-              </Empty>
+              <Empty title="No open ports">Start a server in the sandbox and its port appears here with a link.</Empty>
             ) : (
               <ul className="divide-y divide-line">
                 {open.map((port) => {

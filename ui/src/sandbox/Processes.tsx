@@ -47,7 +47,7 @@ function Running({ id }: { id: string }) {
     <Loaded query={query}>
       {({ items }) =>
         items.length === 0 ? (
-          <Empty title="Nothing runs">What is started through the API, an SDK or a terminal is listed here.</Empty>
+          <Empty title="No processes">Commands started through the API, an SDK or a terminal are listed here.</Empty>
         ) : (
           <>
             <Table label="Running processes" head={["Pid", "Command", "Directory", "Tag", ""]}>
@@ -60,9 +60,9 @@ function Running({ id }: { id: string }) {
                   <Cell>
                     <div className="flex justify-end gap-2">
                       <Button disabled={!may("write")} onClick={() => stop.mutate(process.pid)}>
-                        Ask to stop
+                        Stop
                       </Button>
-                      <Button tone="danger" disabled={!may("write")} onClick={() => setKilling(process)}>
+                      <Button tone="quiet-danger" disabled={!may("write")} onClick={() => setKilling(process)}>
                         Kill
                       </Button>
                     </div>
@@ -74,7 +74,7 @@ function Running({ id }: { id: string }) {
               open={killing !== undefined}
               onClose={() => setKilling(undefined)}
               title={`Kill process ${killing?.pid ?? ""}?`}
-              action="Kill it"
+              action="Kill"
               danger
               onConfirm={async () => {
                 const path = { id, pid: killing?.pid ?? 0 };
@@ -116,9 +116,9 @@ export function Executions({ id, onOpen }: { id?: string; onOpen: (execution: Ex
         // git around an agent's work is the server's own; in a sandbox's own list it may be what people look for.
         const items = id === undefined ? all.filter((one) => !isPlumbing(one)) : all;
         return items.length === 0 ? (
-          <Empty title="Nothing has run yet" />
+          <Empty title="No commands yet" />
         ) : (
-          <Table label="Executions" head={["Command", "Outcome", "Started", "Took", "Output", ""]}>
+          <Table label="Executions" head={["Command", "Outcome", "Started", "Duration", "Output", ""]}>
             {items.map((execution) => (
               <tr key={execution.id}>
                 <Cell className="max-w-md">
@@ -182,7 +182,7 @@ export function Processes() {
       </Card>
       {sandbox.state === "running" && may("write") && <RunCommand id={id} />}
       <Card
-        title="What has run"
+        title="Finished commands"
         actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/executions`) }} />}
       >
         <Executions id={id} onOpen={setOpen} />

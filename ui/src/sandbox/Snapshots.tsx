@@ -39,7 +39,7 @@ function NewSnapshot({ id, onClose }: { id: string; onClose: () => void }) {
     mutationFn: () => take(api.POST("/api/v1/sandboxes/{id}/snapshots", { params: { path: { id } }, body })),
     onSuccess: async (made) => {
       await fresh();
-      toast.success(`Snapshot made; the sandbox stood still for ${(made.paused_us / 1000).toFixed(1)} ms`);
+      toast.success(`Snapshot created; the sandbox was paused for ${(made.paused_us / 1000).toFixed(1)} ms`);
       onClose();
     },
   });
@@ -55,7 +55,7 @@ function NewSnapshot({ id, onClose }: { id: string; onClose: () => void }) {
           autoFocus
           value={name}
           onChange={(event) => setName(event.target.value)}
-          hint="May be left out. Lower-case letters, digits and dashes."
+          hint="Optional. Lower-case letters, digits and dashes."
         />
         {make.error !== null && <ErrorBox error={make.error} />}
         <div className="flex justify-end gap-2">
@@ -67,7 +67,7 @@ function NewSnapshot({ id, onClose }: { id: string; onClose: () => void }) {
           />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={make.isPending}>
-            Make it
+            Create
           </Button>
         </div>
       </form>
@@ -135,10 +135,10 @@ function NewForks({ id, onClose }: { id: string; onClose: () => void }) {
           onChange={(event) => setCount(event.target.value)}
         />
         <CheckField
-          label="With its secrets"
+          label="Copy its secrets"
           checked={secrets}
           onChange={(event) => setSecrets(event.target.checked)}
-          hint="Otherwise the forks have none of them."
+          hint="Without this the forks have no secrets."
         />
         {make.error !== null && <ErrorBox error={make.error} />}
         {make.data !== undefined && <Outcome fork={make.data} />}
@@ -164,7 +164,7 @@ function Tree({ id }: { id: string }) {
     <Loaded query={query}>
       {({ nodes, truncated }) => {
         if (nodes.length < 2)
-          return <Empty title="It stands alone">It came from a template, and nothing came from it yet.</Empty>;
+          return <Empty title="No relatives">It was created from a template and has not been forked.</Empty>;
         return (
           <ul className="p-2" aria-label="Family of sandboxes">
             {nodes.map((node) => (
@@ -191,7 +191,7 @@ function Tree({ id }: { id: string }) {
                 </span>
               </li>
             ))}
-            {truncated && <li className="px-3 py-1.5 text-dim">There are more than are shown.</li>}
+            {truncated && <li className="px-3 py-1.5 text-dim">Not all are shown.</li>}
           </ul>
         );
       }}
@@ -251,11 +251,11 @@ export function Snapshots() {
         <Loaded query={query}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty icon={<Camera aria-hidden className="size-6" />} title="No snapshots of this sandbox">
+              <Empty icon={<Camera aria-hidden className="size-6" />} title="No snapshots yet">
                 A snapshot costs no space until something changes, and sandboxes start from it at once.
               </Empty>
             ) : (
-              <Table label="Snapshots" head={["Snapshot", "Made", "Files", "Memory", ""]}>
+              <Table label="Snapshots" head={["Snapshot", "Created", "Files", "Memory", ""]}>
                 {items.map((snapshot) => (
                   <tr key={snapshot.id}>
                     <Cell>
@@ -284,14 +284,14 @@ export function Snapshots() {
                           busy={start.isPending && start.variables?.id === snapshot.id}
                           onClick={() => start.mutate(snapshot)}
                         >
-                          Start one
+                          Create sandbox
                         </Button>
                         {live && (
                           <Button disabled={!may("write")} onClick={() => setRolling(snapshot)}>
                             Roll back
                           </Button>
                         )}
-                        <Button tone="danger" disabled={!may("write")} onClick={() => setRemoving(snapshot)}>
+                        <Button tone="quiet-danger" disabled={!may("write")} onClick={() => setRemoving(snapshot)}>
                           Delete
                         </Button>
                       </div>
@@ -303,10 +303,7 @@ export function Snapshots() {
           }
         </Loaded>
       </Card>
-      <Card
-        title="Where it comes from, and what came from it"
-        actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/lineage`) }} />}
-      >
+      <Card title="Lineage" actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/sandboxes/${id}/lineage`) }} />}>
         <Tree id={id} />
       </Card>
       {making && <NewSnapshot id={id} onClose={() => setMaking(false)} />}
@@ -315,7 +312,7 @@ export function Snapshots() {
         open={removing !== undefined}
         onClose={() => setRemoving(undefined)}
         title="Delete this snapshot?"
-        action="Delete it"
+        action="Delete"
         danger
         onConfirm={async () => {
           await take(
@@ -324,22 +321,22 @@ export function Snapshots() {
           await fresh();
         }}
       >
-        Sandboxes that were made from it go on. It cannot be brought back.
+        Sandboxes created from it keep running. This cannot be undone.
       </Confirm>
       <Confirm
         open={rolling !== undefined}
         onClose={() => setRolling(undefined)}
         title="Roll this sandbox back?"
-        action="Roll it back"
+        action="Roll back"
         danger
         onConfirm={async () => {
           const body = { snapshot_id: rolling?.id ?? "" };
           await take(api.POST("/api/v1/sandboxes/{id}/rollback", { params: { path: { id } }, body }));
           await fresh();
-          toast.success("It has the files of the snapshot");
+          toast.success("Rolled back");
         }}
       >
-        What runs in it ends, and what it wrote since is gone.
+        Its processes end, and what it wrote since the snapshot is lost.
       </Confirm>
     </div>
   );

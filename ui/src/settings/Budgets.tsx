@@ -121,7 +121,7 @@ export function Budgets() {
             </Cell>
             <Cell>{budget.exceeded ? <Badge tone="bad">spent</Badge> : budget.action}</Cell>
             <Cell className="text-right">
-              <Button tone="danger" disabled={!may("admin")} onClick={() => setRemoving(budget)}>
+              <Button tone="quiet-danger" disabled={!may("admin")} onClick={() => setRemoving(budget)}>
                 Remove
               </Button>
             </Cell>
@@ -138,7 +138,7 @@ export function Budgets() {
           await fresh();
         }}
       >
-        Nothing limits the spending of that period any more. What it has paused stays paused.
+        Spending of that period is no longer limited. Paused sandboxes stay paused.
       </Removal>
     </SettingsFrame>
   );

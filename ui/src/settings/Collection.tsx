@@ -83,7 +83,7 @@ export function Removal<T>({ thing, name, onClose, remove, children }: RemovalPr
       open={thing !== undefined}
       onClose={onClose}
       title={`Remove ${what}?`}
-      action="Remove it"
+      action="Remove"
       danger
       onConfirm={async () => {
         if (thing !== undefined) await remove(thing);

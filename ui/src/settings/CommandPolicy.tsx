@@ -26,7 +26,7 @@ function Check({ policy }: { policy: Policy }) {
     check.mutate();
   };
   return (
-    <Card title="Try a command on these rules">
+    <Card title="Test a command">
       <form onSubmit={submit} className="flex gap-2 p-4">
         <div className="min-w-0 flex-1">
           <TextField
@@ -70,7 +70,7 @@ function Editor({ policy }: { policy: Tagged<Policy> }) {
     onSuccess: (next) => {
       queries.setQueryData(["policy"], next);
       setDraft(undefined);
-      toast.success("The policy is in force");
+      toast.success("Saved");
     },
     // Whoever was late keeps what they wrote, and the next try knows what it writes over.
     onError: () => void queries.invalidateQueries({ queryKey: ["policy"] }),
@@ -87,10 +87,11 @@ function Editor({ policy }: { policy: Tagged<Policy> }) {
     <>
       <Card title="Rules" actions={<CopyAs recipe={{ curl: curl("PUT", "/api/v1/policy", wanted) }} />}>
         <p className="px-4 pt-3 text-dim">
-          The first rule whose pattern fits decides. It guards what is asked of the API, not what programs inside start.
+          The first rule whose pattern matches decides. Rules apply to commands sent through the API, not to what
+          programs inside start.
         </p>
         {rules.length === 0 ? (
-          <Empty title="No rules" />
+          <Empty title="No rules yet" />
         ) : (
           <ol className="divide-y divide-line p-2">
             {rules.map((rule, at) => (
@@ -148,7 +149,7 @@ function Editor({ policy }: { policy: Tagged<Policy> }) {
         )}
         <div className="flex flex-wrap items-end gap-2 border-t border-line p-4">
           <SelectField
-            label="Where no rule fits"
+            label="If no rule matches"
             disabled={disabled}
             value={usual}
             onChange={(event) => setUsual(event.target.value as "allow" | "deny")}
@@ -162,10 +163,10 @@ function Editor({ policy }: { policy: Tagged<Policy> }) {
             onClick={() => setRules([...rules, { effect: "deny", pattern: "" }])}
             icon={<Plus aria-hidden className="size-4" />}
           >
-            Add a rule
+            Add rule
           </Button>
           <Button tone="primary" disabled={disabled} busy={save.isPending} onClick={() => save.mutate()}>
-            Put in force
+            Save
           </Button>
         </div>
         {save.error !== null && <ErrorBox error={save.error} className="mx-4 mb-4" />}

@@ -47,7 +47,7 @@ function Check({ connection }: { connection: Connection }) {
     <div className="w-full space-y-2">
       <form onSubmit={submit} className="flex flex-wrap items-end gap-2">
         <TextField
-          label="What may it do with"
+          label="Test access to"
           required
           value={repository}
           onChange={(event) => setRepository(event.target.value)}
@@ -138,7 +138,7 @@ export function Connections() {
           type="password"
           value={token}
           onChange={(event) => setToken(event.target.value)}
-          hint="Fine-grained, with write access to contents, pull requests and issues. Kept as a secret for this forge only."
+          hint="Fine-grained, with write access to contents, pull requests and issues. Saved as a secret for this forge only."
         />
         <SelectField
           label="Or a secret with the token"
@@ -153,10 +153,10 @@ export function Connections() {
           ))}
         </SelectField>
         <SelectField
-          label="Secret that webhooks are signed with"
+          label="Webhook signing secret"
           value={hook}
           onChange={(event) => setHook(event.target.value)}
-          hint="Without one none are taken."
+          hint="Without it, webhooks of the forge are refused."
         >
           <option value="">None</option>
           {names.map((one) => (
@@ -168,8 +168,8 @@ export function Connections() {
         <Loaded query={query}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty icon={<Plug aria-hidden className="size-6" />} title="No connection yet">
-                Without one, repositories of this server's own do.
+              <Empty icon={<Plug aria-hidden className="size-6" />} title="No connections yet">
+                Repositories on this server work without one.
               </Empty>
             ) : (
               <ul className="divide-y divide-line">
@@ -182,7 +182,7 @@ export function Connections() {
                         {plainText(connection.webhook_path)}
                       </p>
                     </div>
-                    <Button tone="danger" onClick={() => setRemoving(connection)}>
+                    <Button tone="quiet-danger" onClick={() => setRemoving(connection)}>
                       Remove
                     </Button>
                     <Check connection={connection} />
@@ -202,7 +202,7 @@ export function Connections() {
           await fresh();
         }}
       >
-        Repositories that are reached by it cannot be used any more.
+        Repositories that use it cannot be reached any more.
       </Removal>
     </SettingsFrame>
   );

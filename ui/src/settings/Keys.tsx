@@ -37,7 +37,7 @@ function Shown({ secret, onClose }: { secret: string; onClose: () => void }) {
       </div>
       <div className="mt-4 flex justify-end">
         <Button tone="primary" onClick={onClose}>
-          I have it
+          Done
         </Button>
       </div>
     </Dialog>
@@ -78,30 +78,30 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (secret: str
           autoFocus
           value={name}
           onChange={(event) => setName(event.target.value)}
-          hint="To tell it from others."
+          hint="Shown in lists and in the audit log."
         />
-        <SelectField label="It may" value={role} onChange={(event) => setRole(event.target.value)}>
-          <option value="read">look at the project</option>
-          <option value="write">also make, use and end sandboxes</option>
+        <SelectField label="Role" value={role} onChange={(event) => setRole(event.target.value)}>
+          <option value="read">Read: look at the project</option>
+          <option value="write">Write: also create and use sandboxes and tasks</option>
           <option value="admin" disabled={agent !== ""}>
-            also change the project
+            Admin: also change the project
           </option>
         </SelectField>
         <SelectField
-          label="Held by"
+          label="Used by"
           value={kind}
           disabled={agent !== ""}
           onChange={(event) => setKind(event.target.value)}
-          hint="Only approvals of people count."
+          hint="Only people can approve pull requests."
         >
-          <option value="service">a service</option>
-          <option value="person">a person</option>
+          <option value="service">A service</option>
+          <option value="person">A person</option>
         </SelectField>
         <SelectField
           label="Agent"
           value={agent}
           onChange={(event) => setAgent(event.target.value)}
-          hint="An agent's key touches only its own sandboxes."
+          hint="An agent's key reaches only the sandboxes of that agent."
         >
           <option value="">None</option>
           {agents.data?.items.map((one) => (
@@ -110,18 +110,18 @@ function NewKey({ onClose, onMade }: { onClose: () => void; onMade: (secret: str
             </option>
           ))}
         </SelectField>
-        <SelectField label="It ends after" value={life} onChange={(event) => setLife(event.target.value)}>
-          <option value="86400">a day</option>
+        <SelectField label="Expires after" value={life} onChange={(event) => setLife(event.target.value)}>
+          <option value="86400">1 day</option>
           <option value="2592000">30 days</option>
-          <option value="31536000">a year</option>
-          <option value="">never</option>
+          <option value="31536000">1 year</option>
+          <option value="">Never</option>
         </SelectField>
         {make.error !== null && <ErrorBox error={make.error} />}
         <div className="flex justify-end gap-2">
           <CopyAs recipe={{ curl: curl("POST", "/api/v1/keys", body) }} />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={make.isPending}>
-            Make it
+            Create
           </Button>
         </div>
       </form>
@@ -166,7 +166,7 @@ export function Keys() {
               onChange={(event) => setOld(event.target.checked)}
               className="accent-(--accent)"
             />
-            Show those that are over
+            Show expired and revoked
           </label>
         }
       >
@@ -175,7 +175,7 @@ export function Keys() {
             const shown = items.filter((key) => old || !isOver(key));
             if (shown.length === 0) return <Empty icon={<KeyRound aria-hidden className="size-6" />} title="No keys" />;
             return (
-              <Table label="Keys" head={["Name", "Begins with", "May", "Agent", "Used", "Ends", ""]}>
+              <Table label="Keys" head={["Name", "Prefix", "Role", "Agent", "Last used", "Expires", ""]}>
                 {shown.map((key) => (
                   <tr key={key.id}>
                     <Cell className="font-medium">{key.name}</Cell>
@@ -194,7 +194,7 @@ export function Keys() {
                       {!isOver(key) && (
                         <div className="flex justify-end gap-2">
                           <Button onClick={() => setRotating(key)}>Rotate</Button>
-                          <Button tone="danger" onClick={() => setRevoking(key)}>
+                          <Button tone="quiet-danger" onClick={() => setRevoking(key)}>
                             Revoke
                           </Button>
                         </div>
@@ -221,7 +221,7 @@ export function Keys() {
         open={revoking !== undefined}
         onClose={() => setRevoking(undefined)}
         title={`Revoke ${revoking?.name ?? ""}?`}
-        action="Revoke it"
+        action="Revoke"
         danger
         onConfirm={async () => {
           await take(api.DELETE("/api/v1/keys/{key}", { params: { path: { key: revoking?.id ?? "" } } }));
@@ -229,13 +229,13 @@ export function Keys() {
           toast.success("Revoked");
         }}
       >
-        Whoever uses it is refused from now on. This cannot be undone.
+        Requests with this key are refused from now on. This cannot be undone.
       </Confirm>
       <Confirm
         open={rotating !== undefined}
         onClose={() => setRotating(undefined)}
         title={`Rotate ${rotating?.name ?? ""}?`}
-        action="Make its successor"
+        action="Rotate"
         onConfirm={async () => {
           const path = { key: rotating?.id ?? "" };
           const made = await take(api.POST("/api/v1/keys/{key}/rotate", { params: { path }, body: null }));
@@ -243,7 +243,7 @@ export function Keys() {
           setSecret(made.key);
         }}
       >
-        A new key with the same rights is made; the old one goes on for a day.
+        Creates a new key with the same rights. The old key works for one more day.
       </Confirm>
     </SettingsFrame>
   );

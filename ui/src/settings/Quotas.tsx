@@ -40,7 +40,7 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
       queries.setQueryData(["project-quotas", project], next);
       setDrafts({});
       void queries.invalidateQueries({ queryKey: ["quotas"] });
-      toast.success("The quotas are in force");
+      toast.success("Saved");
     },
     onError: () => void queries.invalidateQueries({ queryKey: ["project-quotas", project] }),
   });
@@ -60,7 +60,7 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
             value={texts[name] ?? ""}
             onChange={(event) => setDrafts((all) => ({ ...all, [name]: event.target.value }))}
             placeholder="the server's default"
-            hint={`In force: ${limits[name] ?? "no limit"}`}
+            hint={`Now: ${limits[name] ?? "no limit"}`}
           />
         ))}
       </div>
@@ -72,7 +72,7 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
           }}
         />
         <Button type="submit" tone="primary" busy={save.isPending}>
-          Put in force
+          Save
         </Button>
       </div>
     </form>

@@ -42,7 +42,7 @@ export function Secrets() {
       setName("");
       setValue("");
       setWritten(undefined);
-      toast.success("Stored; it is not shown again");
+      toast.success("Saved; the value is not shown again");
       void fresh();
     },
   });
@@ -54,9 +54,9 @@ export function Secrets() {
   return (
     <SettingsFrame>
       <NewForm
-        title="Store a secret"
+        title="New secret"
         recipe={{ curl: curl("PUT", `/api/v1/secrets/${name || "NAME"}`, { value: "…" }) }}
-        action="Store"
+        action="Save"
         make={put}
       >
         <TextField
@@ -65,14 +65,14 @@ export function Secrets() {
           value={name}
           onChange={(event) => setName(event.target.value)}
           placeholder="GITHUB_TOKEN"
-          hint="One that exists gets a new value and keeps its hosts."
+          hint="An existing secret gets a new value and keeps its hosts."
         />
         <TextField
           label="Only for these hosts"
           value={hosts}
           onChange={(event) => setWritten(event.target.value)}
           placeholder="api.github.com"
-          hint="Where it may be put into headers; separate by spaces."
+          hint="Hosts that may receive it in headers, separated by spaces. Empty for any."
         />
         <div className="sm:col-span-2">
           <TextArea
@@ -81,6 +81,8 @@ export function Secrets() {
             value={value}
             onChange={(event) => setValue(event.target.value)}
             autoComplete="off"
+            // Hidden like a password. Not a password field: keys such as PEM files have several lines.
+            className="[-webkit-text-security:disc]"
             hint="Encrypted at rest, replaced by [redacted] in logs, never shown again."
           />
         </div>
@@ -88,7 +90,7 @@ export function Secrets() {
       <List
         title="Secrets"
         query={query}
-        head={["Name", "Hosts", "Version", "Changed", ""]}
+        head={["Name", "Hosts", "Version", "Updated", ""]}
         empty={{ icon: <Lock aria-hidden className="size-6" />, title: "No secrets yet" }}
       >
         {(secret) => (
@@ -100,7 +102,7 @@ export function Secrets() {
             <Cell>
               <div className="flex justify-end gap-2">
                 <Button onClick={() => renew(secret)}>New value</Button>
-                <Button tone="danger" onClick={() => setRemoving(secret)}>
+                <Button tone="quiet-danger" onClick={() => setRemoving(secret)}>
                   Remove
                 </Button>
               </div>
@@ -117,7 +119,7 @@ export function Secrets() {
           await fresh();
         }}
       >
-        Sandboxes that name it cannot be made any more.
+        Sandboxes and agents that use it cannot start any more.
       </Removal>
     </SettingsFrame>
   );

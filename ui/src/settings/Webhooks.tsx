@@ -32,7 +32,7 @@ function ShownOnce({ secret, onClose }: { secret: string; onClose: () => void })
     <Dialog
       open
       onClose={onClose}
-      title="What deliveries are signed with"
+      title="Signing secret"
       description="It is shown this once. The receiver checks signatures with it."
     >
       <div className="space-y-4">
@@ -40,7 +40,7 @@ function ShownOnce({ secret, onClose }: { secret: string; onClose: () => void })
         <div className="flex justify-end gap-2">
           <Button onClick={() => void copyText(secret, "the secret")}>Copy</Button>
           <Button tone="primary" onClick={onClose}>
-            I have it
+            Done
           </Button>
         </div>
       </div>
@@ -174,9 +174,9 @@ function Deliveries({ webhook, onClose }: { webhook: Webhook; onClose: () => voi
       <Loaded query={query}>
         {({ pages }) => {
           const items = pages.flatMap((page) => page.items);
-          if (items.length === 0) return <Empty title="Nothing was sent yet" />;
+          if (items.length === 0) return <Empty title="No deliveries yet" />;
           return (
-            <Table label="Deliveries" head={["State", "Event", "Answer", "Tries", "Took", "When", ""]}>
+            <Table label="Deliveries" head={["State", "Event", "Response", "Attempts", "Duration", "When", ""]}>
               {items.map((delivery) => (
                 <DeliveryRow
                   key={delivery.id}
@@ -191,7 +191,7 @@ function Deliveries({ webhook, onClose }: { webhook: Webhook; onClose: () => voi
       </Loaded>
       {query.hasNextPage && (
         <Button className="mt-3" busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
-          Older ones
+          Show older
         </Button>
       )}
     </Dialog>
@@ -252,7 +252,12 @@ export function Webhooks() {
   const allowed = may("admin");
   return (
     <SettingsFrame admin={false}>
-      <NewForm title="New webhook" recipe={{ curl: curl("POST", "/api/v1/webhooks", body()) }} action="Add" make={make}>
+      <NewForm
+        title="New webhook"
+        recipe={{ curl: curl("POST", "/api/v1/webhooks", body()) }}
+        action="Create"
+        make={make}
+      >
         <TextField
           label="Address"
           type="url"
@@ -269,17 +274,13 @@ export function Webhooks() {
           onChange={(event) => setEvents(event.target.value)}
           hint="Kinds, separated by commas; * stands for any: task.*"
         />
-        <SelectField label="Signed with" value={secret} onChange={(event) => setSecret(event.target.value)}>
+        <SelectField label="Signing secret" value={secret} onChange={(event) => setSecret(event.target.value)}>
           <option value="">A new secret, shown once</option>
           {secrets.data?.items.map((one) => (
             <option key={one.name}>{one.name}</option>
           ))}
         </SelectField>
-        <TextField
-          label="What it is for"
-          value={description}
-          onChange={(event) => setDescription(event.target.value)}
-        />
+        <TextField label="Description" value={description} onChange={(event) => setDescription(event.target.value)} />
       </NewForm>
       {change.error !== null && <ErrorBox error={change.error} />}
       <List
@@ -288,8 +289,8 @@ export function Webhooks() {
         head={["Address", "Events", "State", "Last success", ""]}
         empty={{
           icon: <Hook aria-hidden className="size-6" />,
-          title: "Nobody is told yet",
-          text: "Signed requests tell other services what happens here, and are tried again until they are taken.",
+          title: "No webhooks yet",
+          text: "A webhook sends events of this project to another service, signed, and retries until the service accepts them.",
         }}
       >
         {(webhook) => {
@@ -317,7 +318,7 @@ export function Webhooks() {
                     <Button
                       disabled={!allowed}
                       onClick={() => rotate.mutate(webhook.id)}
-                      title="The old secret is good for nothing from then on"
+                      title="The old secret stops working at once"
                     >
                       New secret
                     </Button>
@@ -327,13 +328,13 @@ export function Webhooks() {
                     onClick={() =>
                       change.mutate(
                         { id: webhook.id, enabled: !webhook.enabled },
-                        { onSuccess: () => toast.success(webhook.enabled ? "Turned off" : "Turned on") },
+                        { onSuccess: () => toast.success(webhook.enabled ? "Disabled" : "Enabled") },
                       )
                     }
                   >
-                    {webhook.enabled ? "Turn off" : "Turn on"}
+                    {webhook.enabled ? "Disable" : "Enable"}
                   </Button>
-                  <Button tone="danger" disabled={!allowed} onClick={() => setRemoving(webhook)}>
+                  <Button tone="quiet-danger" disabled={!allowed} onClick={() => setRemoving(webhook)}>
                     Remove
                   </Button>
                 </div>
@@ -353,7 +354,7 @@ export function Webhooks() {
           await fresh();
         }}
       >
-        What waits for it is not sent any more.
+        Pending deliveries are dropped.
       </Removal>
     </SettingsFrame>
   );

@@ -2,12 +2,14 @@ import type { ButtonHTMLAttributes, ReactNode, Ref } from "react";
 import { LoaderCircle } from "lucide-react";
 import { classes } from "./classes";
 
-type Tone = "plain" | "primary" | "danger" | "ghost";
+type Tone = "plain" | "primary" | "danger" | "quiet-danger" | "ghost";
 
 const TONES: Record<Tone, string> = {
   plain: "border border-line bg-surface text-ink hover:bg-raised",
   primary: "bg-accent text-on-accent hover:brightness-110",
   danger: "border border-bad/40 bg-bad-soft text-bad hover:border-bad",
+  // For rows and headers: red only when pointed at, because a page is not a warning.
+  "quiet-danger": "text-dim hover:bg-bad-soft hover:text-bad",
   ghost: "text-dim hover:bg-raised hover:text-ink",
 };
 

@@ -89,7 +89,7 @@ export function Tail({ execution, label, className }: { execution: string; label
         </span>
       ))}
       {parts.length === 0 && trouble === undefined && (
-        <span className="text-dim">{over ? "It wrote nothing." : "Nothing yet."}</span>
+        <span className="text-dim">{over ? "No output." : "No output yet."}</span>
       )}
       {trouble !== undefined && <span className="text-dim">{trouble}</span>}
     </pre>
