@@ -69,6 +69,13 @@ export async function openPage(options = {}) {
     if (protocol.startsWith('http') && host !== new URL(BASE).host) page.complaints.push(`elsewhere: ${request.url()}`)
     if (request.url().includes(KEY.slice(4))) page.complaints.push(`a key in a URL: ${request.url()}`)
   })
+  // Chromium reports some requests that its content security policy stops, depending on which process stops them. Such a
+  // request never leaves the browser.
+  page.on('requestfailed', (request) => {
+    if (!/\bcsp\b/i.test(request.failure()?.errorText.replaceAll('_', ' ') ?? '')) return
+    const index = page.complaints.indexOf(`elsewhere: ${request.url()}`)
+    if (index >= 0) page.complaints[index] = `policy: ${request.url()}`
+  })
   return page
 }
 
