@@ -7,6 +7,8 @@ import path from "node:path";
 
 const DIST = new URL("dist/", import.meta.url).pathname;
 const BUDGET = 220 * 1000;
+// Of each typeface: they are drawn with the system's until they arrive, so they are not of the first load.
+const FONT_BUDGET = 60 * 1000;
 
 // A browser runs what index.html names only as it was built, whatever a cache holds under that name.
 const page = path.join(DIST, "index.html");
@@ -58,5 +60,11 @@ const size = first.reduce((sum, name) => sum + (gzipped.get(name) ?? 0), 0);
 console.log(`first load: ${(size / 1000).toFixed(1)} kB of script (gzip), of ${BUDGET / 1000} kB at most`);
 if (size === 0 || size > BUDGET) {
   console.error("the first load is over its budget: load pages lazily, or drop a dependency");
+  process.exit(1);
+}
+const fonts = readdirSync(path.join(DIST, "assets")).filter((name) => name.endsWith(".woff2"));
+const heavy = fonts.filter((name) => readFileSync(path.join(DIST, "assets", name)).length > FONT_BUDGET);
+if (fonts.length === 0 || heavy.length > 0 || !/rel="preload"[^>]*\.woff2"/.test(index)) {
+  console.error(`typefaces: ${fonts.length} built, too large: ${heavy.join(", ") || "none"}; one must be preloaded`);
   process.exit(1);
 }

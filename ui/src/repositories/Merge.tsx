@@ -23,7 +23,7 @@ export const PULL_TONES: Record<string, Tone> = {
   success: "ok",
   failure: "bad",
   error: "bad",
-  pending: "warn",
+  pending: "info",
 };
 
 export function MergeActions({ repository, pull }: { repository: string; pull: Pull }) {

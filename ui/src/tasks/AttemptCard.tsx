@@ -23,7 +23,7 @@ type Step = Schemas["RunStep"];
 
 const RUN_TONES: Record<string, Tone> = {
   queued: "dim",
-  running: "warn",
+  running: "info",
   done: "ok",
   failed: "bad",
   cancelled: "dim",
@@ -31,7 +31,7 @@ const RUN_TONES: Record<string, Tone> = {
 };
 
 const MARKS: Record<string, [typeof Check, string]> = {
-  under_way: [LoaderCircle, "animate-spin text-warn"],
+  under_way: [LoaderCircle, "animate-spin text-accent"],
   done: [Check, "text-ok"],
   failed: [X, "text-bad"],
   undone: [RotateCcw, "text-dim"],

@@ -19,7 +19,7 @@ export const COLUMNS: { state: TaskState; name: string; hidden: boolean }[] = [
 ];
 
 export const PRIORITIES: Priority[] = ["urgent", "high", "medium", "low"];
-export const PRIORITY_TONES: Record<string, Tone> = { urgent: "bad", high: "warn", medium: "dim", low: "dim" };
+export const PRIORITY_TONES: Record<string, Tone> = { urgent: "bad", high: "dim", medium: "dim", low: "dim" };
 
 /** A column holds this many at most; older ones are found by their address. */
 const MOST = 600;

@@ -28,9 +28,9 @@ export function Badge({ tone = "dim", children, className }: { tone?: Tone; chil
 const STATES: Record<string, Tone> = {
   running: "ok",
   paused: "info",
-  creating: "warn",
-  pausing: "warn",
-  resuming: "warn",
+  creating: "info",
+  pausing: "info",
+  resuming: "info",
   terminated: "dim",
   error: "bad",
   failed: "bad",
