@@ -176,8 +176,8 @@ test('whoever is late with settings keeps what they wrote, and is told', async (
   const before = await api('GET', '/api/v1/project/settings')
   const page = await openPage()
   await signIn(page, '/ui/settings')
-  const field = page.getByLabel('It may run at most (s)')
-  await field.fill('7000')
+  const field = page.getByLabel('Longest lifetime (minutes)')
+  await field.fill('117')
   // The page hears of it, unless it is faster than the event: both ways must end well.
   await page.route(
     '**/api/v1/project/settings',
@@ -190,16 +190,16 @@ test('whoever is late with settings keeps what they wrote, and is told', async (
   const form = page.locator('form').filter({ has: field })
   await form.getByRole('button', { name: 'Save' }).click()
   await form.getByRole('alert').waitFor()
-  assert.equal(await field.inputValue(), '7000')
+  assert.equal(await field.inputValue(), '117')
   await eventually(
-    async () => (await page.getByLabel('A sandbox lives for (s)').inputValue()) === '1234',
+    async () => (await page.getByLabel('Time limit of a sandbox (minutes)').inputValue()) === '20.57',
     'what the other wrote',
   )
   assert.ok(await form.getByRole('alert').isVisible(), 'why is still there')
   await form.getByRole('button', { name: 'Save' }).click()
-  await page.getByText('Saved; it holds').waitFor()
+  await page.getByText('Saved; applies to new sandboxes').waitFor()
   const { timeout_s: timeout, max_lifetime_s: most } = await api('GET', '/api/v1/project/settings')
-  assert.deepEqual([timeout, most], [1234, 7000])
+  assert.deepEqual([timeout, most], [1234, 7020])
   const { in_force: _, ...own } = before
   await api('PUT', '/api/v1/project/settings', own)
   assert.deepEqual(page.complaints, [])
@@ -217,7 +217,7 @@ test('what could not be asked is not taken for good news, nor asked for without 
   await page.route('**/api/v1/budgets*', (route) => route.fulfill(refusal))
   await signIn(page, '/ui/monitoring')
   await page.getByRole('alert').getByText('Could not be checked: budgets.').waitFor()
-  assert.equal(await page.getByText('No alert fires.').count(), 0)
+  assert.equal(await page.getByText('No alerts are firing.').count(), 0)
   await page.unroute('**/api/v1/budgets*')
   await page.getByText('Could not be checked').waitFor({ state: 'detached' })
 
@@ -231,7 +231,7 @@ test('what could not be asked is not taken for good news, nor asked for without 
   await page.waitForTimeout(2500)
   assert.ok(times <= 3, `asked ${times} times`)
   await page.unroute('**/logs?*')
-  await page.getByRole('button', { name: 'Try again' }).click()
+  await page.getByRole('button', { name: 'Retry' }).click()
   await page.getByRole('alert').waitFor({ state: 'detached' })
   assert.deepEqual(page.complaints, [])
   await page.context().close()

@@ -387,7 +387,7 @@ test('a pull request is looked at, commented on and merged', async () => {
   await page.getByRole('link', { name: 'house' }).click()
   await page.getByRole('button', { name: 'Open a pull request' }).click()
   await page.getByLabel('Title').fill('Open the door')
-  await page.getByRole('button', { name: 'Open it' }).click()
+  await page.getByRole('button', { name: 'Open pull request' }).click()
   await page.getByText('open <b>wide</b>').waitFor()
   await page.getByRole('button', { name: 'Comment on line 1' }).last().focus()
   await page.keyboard.press('Enter')

@@ -24,7 +24,7 @@ export function ForkCell({ id, cell, later, onClose }: Props) {
     mutationFn: async () => {
       const { children } = await take(api.POST("/api/v1/sandboxes/{id}/fork", { params: { path: { id } }, body }));
       const made = children[0];
-      if (made?.sandbox == null) throw new Error(made?.error?.message ?? "the server made no fork");
+      if (made?.sandbox == null) throw new Error(made?.error?.message ?? "the server did not create a fork");
       return made.sandbox.id;
     },
     onSuccess: (fork) => {

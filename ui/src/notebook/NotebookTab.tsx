@@ -114,8 +114,8 @@ function Cells({ sandbox, why }: { sandbox: Sandbox; why?: string }) {
         </Button>
         <Button
           tone="ghost"
-          aria-label="Look for what ran elsewhere"
-          title="Look for what ran elsewhere"
+          aria-label="Load cells that ran elsewhere"
+          title="Load cells that ran elsewhere"
           busy={record.isFetching}
           onClick={() => void record.refetch()}
           icon={<RefreshCw aria-hidden className="size-4" />}
@@ -144,7 +144,7 @@ function Cells({ sandbox, why }: { sandbox: Sandbox; why?: string }) {
       ))}
       {cells.length === 0 && (
         <Empty icon={<NotebookPen aria-hidden className="size-6" />} title="No cells">
-          {why === undefined ? "Add one, write code in it, and run it with Shift+Enter." : "Nothing has run here."}
+          {why === undefined ? "Add one, write code in it, and run it with Shift+Enter." : "No cells have run here."}
         </Empty>
       )}
       {forking !== undefined && (
@@ -178,7 +178,7 @@ function Interpreter({ sandbox }: { sandbox: Sandbox }) {
     return <ErrorBox error={query.error} retry={() => void query.refetch()} className="m-3 sm:m-5" />;
   }
   const why = !may("write") ? "Your key may only read" : undefined;
-  return <Cells key={sandbox.id} sandbox={sandbox} why={running ? why : "The sandbox does not run"} />;
+  return <Cells key={sandbox.id} sandbox={sandbox} why={running ? why : "The sandbox is not running"} />;
 }
 
 export function NotebookTab() {

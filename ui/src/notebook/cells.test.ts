@@ -31,7 +31,7 @@ describe("a call", () => {
     expect(cell.phase).toBe("failed");
     expect(cell.outputs.map((output) => (output.kind === "note" ? output.text : ""))).toEqual([
       "It was interrupted: its time was over.",
-      "9 bytes of output were more than a call may have, and are not here.",
+      "9 bytes of output were more than a call may have, and are left out.",
     ]);
     const lost = told(["failed", { code: "conflict", message: "it was paused", hint: "resume it" }]);
     expect(lost).toMatchObject({ phase: "failed", outputs: [{ kind: "note", text: "it was paused (resume it)" }] });

@@ -95,7 +95,7 @@ function ended(cell: Cell, told: Told): Cell {
   if (told.timed_out === true) notes.push("It was interrupted: its time was over.");
   const dropped = typeof told.dropped_bytes === "number" ? told.dropped_bytes : 0;
   if (told.truncated === true)
-    notes.push(`${dropped} bytes of output were more than a call may have, and are not here.`);
+    notes.push(`${dropped} bytes of output were more than a call may have, and are left out.`);
   return {
     ...cell,
     phase: told.failed === true || told.timed_out === true ? "failed" : "done",

@@ -98,7 +98,7 @@ function Found({ query }: { query: Omit<LogSearchQuery, "q"> & { search: string 
           </ul>
         </Card>
       ))}
-      {lines.length === 0 && !found.hasNextPage && <Empty title="No line has that text" />}
+      {lines.length === 0 && !found.hasNextPage && <Empty title="No lines match" />}
       {found.hasNextPage && (
         <div className="flex justify-center">
           <Button busy={found.isFetchingNextPage} onClick={() => void found.fetchNextPage()}>

@@ -138,7 +138,7 @@ function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
         alerts.length === 0 && (
           <p role="status" className={line}>
             <CircleCheck aria-hidden className="size-4 text-ok" />
-            No alert fires.
+            No alerts are firing.
           </p>
         )
       )}
@@ -157,7 +157,7 @@ function QueueCard() {
               facts={[
                 ["At work", `${running} of ${limits.per_project ?? "any number"}`],
                 ["Waiting", parked > 0 ? `${queued}, and ${parked} for a person` : queued],
-                ["The first has waited", waited ? span(waited * 1000) : "–"],
+                ["Oldest has waited", waited ? span(waited * 1000) : "–"],
                 [
                   "Elsewhere on this server",
                   `${elsewhere.running} at work, ${elsewhere.queued} waiting, ${limits.in_all} at a time`,
@@ -208,7 +208,7 @@ function Spend() {
   });
   return (
     <Card
-      title="Used, by day"
+      title="Usage by day"
       actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/usage?group=day&from=${from}`) }} />}
     >
       <Loaded query={query}>
@@ -220,7 +220,7 @@ function Spend() {
             const entry = used.get(day);
             return { day, cost: entry?.cost ?? 0, hours: (entry?.running_seconds ?? 0) / 3600 };
           });
-          if (items.length === 0) return <Empty title="Nothing was used in 30 days" />;
+          if (items.length === 0) return <Empty title="No usage in 30 days" />;
           const currency = items[0]?.currency ?? "";
           const sum = days.reduce((all, entry) => all + entry.cost, 0);
           const priced = sum > 0;
@@ -425,19 +425,19 @@ function Server({ operatorKey }: { operatorKey: string }) {
           const free = gauge(metrics, "coffer_pool_free_bytes");
           return (
             <div className="grid gap-4 lg:grid-cols-2">
-              <Card title="Making a sandbox">
+              <Card title="Create a sandbox">
                 <Facts facts={latency(metrics, "sandbox_creation_duration_seconds")} />
               </Card>
-              <Card title="Running a command">
+              <Card title="Run a command">
                 <Facts facts={latency(metrics, "sandbox_execution_duration_seconds")} />
               </Card>
-              <Card title="Answering a request">
+              <Card title="Answer a request">
                 <Facts facts={latency(metrics, "coffer_http_request_duration_seconds")} />
               </Card>
               <Card title="Since it started">
                 <Facts
                   facts={[
-                    ["Sandboxes begun", total(metrics, "sandbox_spawn_total")],
+                    ["Sandboxes created", total(metrics, "sandbox_spawn_total")],
                     ["Failed", total(metrics, "sandbox_error_total")],
                     ["Requests refused", total(metrics, "coffer_api_refusals_total")],
                     ["Orphans found", total(metrics, "sandbox_orphan_total")],
@@ -453,12 +453,12 @@ function Server({ operatorKey }: { operatorKey: string }) {
                         {gauge(metrics, "coffer_node_up") === 1 ? "up" : "away"}
                       </Badge>,
                     ],
-                    ["Kept warm", gauge(metrics, "coffer_warm_sandboxes") ?? "–"],
+                    ["Warm sandboxes", gauge(metrics, "coffer_warm_sandboxes") ?? "–"],
                     [
                       "Disk for sandboxes",
                       size === undefined || free === undefined ? "–" : `${bytes(size - free)} of ${bytes(size)}`,
                     ],
-                    ["Writes waiting", gauge(metrics, "coffer_store_write_queue") ?? "–"],
+                    ["Waiting writes", gauge(metrics, "coffer_store_write_queue") ?? "–"],
                     ["Open event streams", gauge(metrics, "coffer_event_readers") ?? "–"],
                     ["Version", ready.data?.version ?? "–"],
                   ]}

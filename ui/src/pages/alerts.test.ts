@@ -63,9 +63,7 @@ test("webhooks that are not taken are told: the project's own by address, else h
   };
   const told = (known: Omit<Parameters<typeof alertsOf>[0], "now_s">, now_s = 3601) =>
     alertsOf({ now_s, ...known }).map(({ name, text }) => [name, text]);
-  expect(told({ webhooks: [webhook] })).toEqual([
-    ["CofferWebhooksFail", "Webhooks are not taken by https://a.example/."],
-  ]);
+  expect(told({ webhooks: [webhook] })).toEqual([["CofferWebhooksFail", "Webhooks fail at https://a.example/."]]);
   expect(told({ webhooks: [webhook] }, 3600)).toEqual([]);
   expect(
     told({
@@ -77,6 +75,6 @@ test("webhooks that are not taken are told: the project's own by address, else h
   ).toEqual([]);
   const metrics = parseMetrics("coffer_webhooks_failing 2\ncoffer_webhook_oldest_wait_seconds 3601\n");
   expect(told({ metrics })).toEqual([
-    ["CofferWebhooksFail", "2 receivers of webhooks on this server do not take what is sent."],
+    ["CofferWebhooksFail", "2 receivers of webhooks on this server do not accept deliveries."],
   ]);
 });

@@ -24,7 +24,7 @@ const LONG_FAILURE_S = 3600;
 interface Known {
   budgets?: Budget[];
   quotas?: Quotas;
-  /** How many tasks wait for a person. */
+  /** How many tasks need you. */
   attention?: number;
   waited_s?: number | null;
   webhooks?: Webhook[];
@@ -42,13 +42,13 @@ function failingWebhooks(webhooks: Webhook[], metrics: Metrics, now_s: number): 
     ({ enabled, waiting, failing_since: since }) =>
       enabled && waiting > 0 && since && now_s - Date.parse(since) / 1000 > LONG_FAILURE_S,
   );
-  if (failing.length > 0) return `Webhooks are not taken by ${failing.map(({ url }) => url).join(", ")}.`;
+  if (failing.length > 0) return `Webhooks fail at ${failing.map(({ url }) => url).join(", ")}.`;
   const [count, waited] = [
     gauge(metrics, "coffer_webhooks_failing") ?? 0,
     gauge(metrics, "coffer_webhook_oldest_wait_seconds") ?? 0,
   ];
   if (count === 0 || waited <= LONG_FAILURE_S) return undefined;
-  return `${count === 1 ? "A receiver" : `${count} receivers`} of webhooks on this server ${count === 1 ? "does" : "do"} not take what is sent.`;
+  return `${count === 1 ? "A receiver" : `${count} receivers`} of webhooks on this server ${count === 1 ? "does" : "do"} not accept deliveries.`;
 }
 
 export function alertsOf({
@@ -66,7 +66,7 @@ export function alertsOf({
     add(
       "CofferNodeDown",
       "critical",
-      "The host of the sandboxes does not answer: nothing can be made, paused or ended.",
+      "The host of the sandboxes does not answer: sandboxes cannot be created, paused or destroyed.",
     );
   const [size, free] = [gauge(metrics, "coffer_pool_size_bytes"), gauge(metrics, "coffer_pool_free_bytes")];
   if (size !== undefined && free !== undefined && size > 0 && 1 - free / size > NEARLY) {
@@ -74,13 +74,13 @@ export function alertsOf({
   }
   const orphan = gauge(metrics, "sandbox_orphan_found_timestamp_seconds");
   if (orphan !== undefined && now - orphan < ORPHAN_S)
-    add("SandboxOrphanFound", "warning", "Something of a sandbox that no record explains was found and removed.");
+    add("SandboxOrphanFound", "warning", "The server removed remains of a sandbox that has no record.");
   for (const sample of metrics) {
     if (sample.name === "coffer_circuit_breaker_state" && sample.value === 2) {
       add(
         "CircuitBreakerOpen",
         "warning",
-        `${sample.labels.dependency ?? "Something"} is left alone for a while, because it failed.`,
+        `${sample.labels.dependency ?? "Something"} failed repeatedly and is not called for a while.`,
       );
     }
   }
@@ -92,16 +92,12 @@ export function alertsOf({
   for (const [name, word] of Object.entries(QUOTAS) as [keyof typeof QUOTAS, string][]) {
     const limit = quotas?.limits[name];
     if (quotas !== undefined && limit && quotas.used[name] >= limit)
-      add("QuotaReached", "warning", `The quota of ${word} is used up: no more sandboxes can be made.`);
+      add("QuotaReached", "warning", `The quota of ${word} is used up: no more sandboxes can be created.`);
   }
   if (attention > 0)
-    add(
-      "TaskNeedsAttention",
-      "warning",
-      attention === 1 ? "A task waits for a person." : `${attention} tasks wait for a person.`,
-    );
+    add("TaskNeedsAttention", "warning", attention === 1 ? "A task needs you." : `${attention} tasks need you.`);
   if (waited && waited > LONG_WAIT_S)
-    add("CofferRunsWait", "warning", `A run has waited for its turn for ${span(waited * 1000)}.`);
+    add("CofferRunsWait", "warning", `A run has been queued for ${span(waited * 1000)}.`);
   const untaken = failingWebhooks(webhooks, metrics, now);
   if (untaken !== undefined) add("CofferWebhooksFail", "info", untaken);
   return found.sort((a, b) => RANK[a.severity] - RANK[b.severity]);

@@ -76,7 +76,7 @@ function OpenPull({
           <CopyAs recipe={{ curl: curl("POST", `/api/v1/repositories/${repository}/pulls`, { head, title }) }} />
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" tone="primary" busy={open.isPending} disabled={head === ""}>
-            Open it
+            Open pull request
           </Button>
         </div>
       </form>
@@ -136,7 +136,7 @@ export function Repository() {
       {one.error !== null && <ErrorBox error={one.error} />}
       {one.data?.clone_url && (
         <Card
-          title="Clone it"
+          title="Clone"
           actions={
             <CopyAs recipe={{ curl: `git clone ${one.data.clone_url.replace("://", "://x:$COFFER_API_KEY@")}` }} />
           }
@@ -191,14 +191,14 @@ export function Repository() {
         <Loaded query={branches}>
           {({ items }) =>
             items.length === 0 ? (
-              <Empty title="Nothing was pushed yet" />
+              <Empty title="No branches yet" />
             ) : (
               <ul className="divide-y divide-line">
                 {items.map((branch) => (
                   <li key={branch.name} className="flex items-center gap-3 px-4 py-2">
                     <span className="min-w-0 flex-1 truncate font-mono">{plainText(branch.name)}</span>
                     {branch.name === base && <Badge tone="info">default</Badge>}
-                    {branch.protected && <Badge tone="warn">protected</Badge>}
+                    {branch.protected && <Badge>protected</Badge>}
                     <span className="font-mono text-xs text-dim">{branch.commit.slice(0, 10)}</span>
                   </li>
                 ))}

@@ -92,7 +92,7 @@ export function History() {
               <>
                 {unread && (
                   <p className="bg-warn-soft px-4 py-1.5 text-warn">
-                    There are more events than are read here: some between these and the newest are missing.
+                    Some events between these and the newest are not shown.
                   </p>
                 )}
                 <Table label="Events, newest first" head={["Number", "What", "Details", "When"]}>

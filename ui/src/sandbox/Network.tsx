@@ -128,10 +128,10 @@ export function Network() {
                 ["Sent", bytes(reach.traffic.sent_bytes)],
                 ["Received", bytes(reach.traffic.received_bytes)],
                 ["Open connections", reach.traffic.open],
-                ["Opened in all", reach.traffic.opened],
+                ["Connections so far", reach.traffic.opened],
                 ["Failed", reach.traffic.failed],
                 ["Refused", reach.traffic.refused],
-                ["Questions for names", reach.traffic.questions],
+                ["DNS queries", reach.traffic.questions],
               ]}
             />
           </Card>

@@ -73,16 +73,16 @@ export function Overview() {
                 <Until key="deadline" at={sandbox.deadline} />
               ),
             ],
-            ["Then it is", AT_END[sandbox.on_timeout] ?? sandbox.on_timeout],
-            ["Why it is so", reasonText(sandbox.reason) || "–"],
+            ["At the time limit", AT_END[sandbox.on_timeout] ?? sandbox.on_timeout],
+            ["Reason", reasonText(sandbox.reason) || "–"],
             ["Processors", sandbox.cpu_count],
             ["Memory", mebibytes(sandbox.memory_mib)],
             ["Disk", mebibytes(sandbox.disk_mib)],
             ...((sandbox.volumes?.length ?? 0) > 0
               ? ([["Volumes", <Volumes key="volumes" mounts={sandbox.volumes ?? []} />]] as [string, ReactNode][])
               : []),
-            ["Wakes when used", sandbox.auto_resume ? "yes" : "no"],
-            ["Ran for", used === undefined ? "–" : duration(used.running_seconds * 1000)],
+            ["Resumes on traffic", sandbox.auto_resume ? "yes" : "no"],
+            ["Run time", used === undefined ? "–" : duration(used.running_seconds * 1000)],
             ["Cost", used === undefined ? "–" : money(used.cost, used.currency)],
           ]}
         />

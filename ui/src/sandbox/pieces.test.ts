@@ -14,5 +14,5 @@ test("what is written is shown without what moves cursors, line by line", () => 
   const piece = { stream: "stdout", kind: "output", offset: 0, at: "2026-11-15T00:00:00Z" };
   expect(pieceText({ ...piece, text: "\u001b[31mred\u001b[0m\nnext\n" })).toBe("red\nnext\n");
   expect(pieceText({ ...piece, base64: "AAAA" })).toBe("[3 bytes that are not text]");
-  expect(pieceText({ ...piece, kind: "gap", missing_bytes: 7 })).toContain("7 bytes were not kept");
+  expect(pieceText({ ...piece, kind: "gap", missing_bytes: 7 })).toContain("7 bytes were dropped");
 });

@@ -8,7 +8,7 @@ export function pieceText(piece: Piece): string {
   if (piece.text !== null && piece.text !== undefined) return paragraphs(piece.text);
   if (piece.base64 !== null && piece.base64 !== undefined)
     return `[${Math.floor((piece.base64.length * 3) / 4)} bytes that are not text]`;
-  return piece.missing_bytes ? `\n[${piece.missing_bytes} bytes were not kept]\n` : "";
+  return piece.missing_bytes ? `\n[${piece.missing_bytes} bytes were dropped]\n` : "";
 }
 
 /** The newest of a row of texts: as many as fit, the last one whatever its length. */

@@ -185,7 +185,7 @@ export function Keys() {
                     </Cell>
                     <Cell className="text-dim">{key.agent_id ? (names.get(key.agent_id) ?? key.agent_id) : "–"}</Cell>
                     <Cell className="whitespace-nowrap text-dim">
-                      {key.last_used_at ? <Ago at={key.last_used_at} /> : "not yet"}
+                      {key.last_used_at ? <Ago at={key.last_used_at} /> : "never"}
                     </Cell>
                     <Cell className="whitespace-nowrap text-dim">
                       {key.revoked_at ? "revoked" : key.expires_at ? moment(key.expires_at) : "never"}

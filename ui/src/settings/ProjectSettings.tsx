@@ -57,17 +57,21 @@ function NameForm({ project }: { project: Tagged<Project> }) {
 }
 
 const TIMES: ["timeout_s" | "idle_s" | "max_lifetime_s", string][] = [
-  ["timeout_s", "A sandbox lives for (s)"],
-  ["idle_s", "It may go unused for (s)"],
-  ["max_lifetime_s", "It may run at most (s)"],
+  ["timeout_s", "Time limit of a sandbox (minutes)"],
+  ["idle_s", "Idle limit (minutes)"],
+  ["max_lifetime_s", "Longest lifetime (minutes)"],
 ];
 const KEPT: [keyof NonNullable<Shape["retention"]>, string][] = [
   ["logs_days", "Logs (days)"],
-  ["archive_logs_days", "Logs as they are (days)"],
+  ["archive_logs_days", "Raw logs (days)"],
   ["events_days", "Events (days)"],
   ["audit_days", "Audit log (days)"],
   ["records_days", "Records of ended sandboxes (days)"],
 ];
+
+/** As minutes, to the hundredth. */
+const minutes = (seconds: number | null | undefined) =>
+  seconds === null || seconds === undefined ? "" : String(Math.round((seconds / 60) * 100) / 100);
 
 function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
   const queries = useQueryClient();
@@ -77,7 +81,15 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
   const [drafts, setDrafts] = useState<Record<string, string>>({});
   const shown = (name: string, value: string) => drafts[name] ?? value;
   const write = (name: string, value: string) => setDrafts((all) => ({ ...all, [name]: value }));
-  const times = Object.fromEntries(TIMES.map(([name]) => [name, shown(name, text(own[name]))]));
+  const times = Object.fromEntries(TIMES.map(([name]) => [name, shown(name, minutes(own[name]))]));
+  // Seconds that were not written here stay to the second.
+  const seconds = Object.fromEntries(
+    TIMES.flatMap(([name]) => {
+      const draft = drafts[name];
+      const value = draft === undefined ? own[name] : draft === "" ? undefined : Math.round(Number(draft) * 60);
+      return value === undefined || value === null ? [] : [[name, value]];
+    }),
+  );
   const kept = Object.fromEntries(KEPT.map(([name]) => [name, shown(name, text(own.retention?.[name]))]));
   const atEnd = shown("on_timeout", own.on_timeout ?? "");
   const numbers = (all: Record<string, string>) =>
@@ -90,7 +102,7 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
   const { timeout_s: _t, idle_s: _i, max_lifetime_s: _m, on_timeout: _o, retention: _r, ...rest } = own;
   const wanted = () => ({
     ...rest,
-    ...numbers(times),
+    ...seconds,
     retention: numbers(kept),
     ...(atEnd === "" ? {} : { on_timeout: atEnd }),
   });
@@ -99,7 +111,7 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
     onSuccess: (next) => {
       queries.setQueryData(["settings"], next);
       setDrafts({});
-      toast.success("Saved; it holds for sandboxes made from now on");
+      toast.success("Saved; applies to new sandboxes");
     },
     onError: () => void queries.invalidateQueries({ queryKey: ["settings"] }),
   });
@@ -117,15 +129,16 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
             label={label}
             type="number"
             min="0"
+            step="any"
             disabled={disabled}
             value={times[name] ?? ""}
             onChange={(event) => write(name, event.target.value)}
             placeholder="the server's default"
-            hint={`In force: ${force[name] ?? "no limit"}`}
+            hint={`In force: ${minutes(force[name]) || "no limit"}`}
           />
         ))}
         <SelectField
-          label="At its deadline it is"
+          label="At the time limit"
           disabled={disabled}
           value={atEnd}
           onChange={(event) => write("on_timeout", event.target.value)}
@@ -138,7 +151,7 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
         </SelectField>
       </div>
       <fieldset>
-        <legend className="mb-2 font-medium">How long things are kept</legend>
+        <legend className="mb-2 font-medium">Retention</legend>
         <div className="grid gap-4 sm:grid-cols-2 lg:grid-cols-4">
           {KEPT.map(([name, label]) => (
             <TextField
@@ -150,7 +163,7 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
               value={kept[name] ?? ""}
               onChange={(event) => write(name, event.target.value)}
               placeholder="the server's default"
-              hint={`In force: ${force.retention?.[name] ?? "for ever"}`}
+              hint={`In force: ${force.retention?.[name] ?? "forever"}`}
             />
           ))}
         </div>
@@ -195,9 +208,9 @@ export function ProjectSettings() {
                   `${mebibytes(used.memory_mib)} of ${limits.memory_mib ? mebibytes(limits.memory_mib) : "no limit"}`,
                 ],
                 ["Disk", `${mebibytes(used.disk_mib)} of ${limits.disk_mib ? mebibytes(limits.disk_mib) : "no limit"}`],
-                ["Forks at a time", limits.forks ?? "no limit"],
+                ["Concurrent forks", limits.forks ?? "no limit"],
                 [
-                  "Attempts at a time",
+                  "Concurrent attempts",
                   queue === undefined
                     ? "–"
                     : `${queue.limits.per_project ?? "any number"}, of ${queue.limits.in_all} on this server`,

@@ -14,12 +14,12 @@ type State = Schemas["QuotaState"];
 type Shape = Schemas["QuotasShape"];
 
 const FIELDS: [keyof Shape, string][] = [
-  ["sandboxes", "Sandboxes that run"],
+  ["sandboxes", "Running sandboxes"],
   ["cpus", "Processors"],
   ["memory_mib", "Memory, in MiB"],
   ["disk_mib", "Disk, in MiB"],
-  ["forks", "Forks at a time"],
-  ["runs", "Attempts at a time"],
+  ["forks", "Concurrent forks"],
+  ["runs", "Concurrent attempts"],
   ["storage_mib", "Repositories, LFS and artifacts, in MiB"],
 ];
 

@@ -24,7 +24,7 @@ const TONES: Record<string, Tone> = { waiting: "warn", delivered: "ok", failed: 
 const WHY: Record<string, string> = {
   failing: "it failed for too long",
   gone: "it answered that it is gone",
-  asked: "somebody turned it off",
+  asked: "a person turned it off",
 };
 
 function ShownOnce({ secret, onClose }: { secret: string; onClose: () => void }) {
@@ -33,7 +33,7 @@ function ShownOnce({ secret, onClose }: { secret: string; onClose: () => void })
       open
       onClose={onClose}
       title="Signing secret"
-      description="It is shown this once. The receiver checks signatures with it."
+      description="It is shown only once. The receiver checks signatures with it."
     >
       <div className="space-y-4">
         <code className="block rounded-md bg-raised p-3 font-mono text-sm break-all">{secret}</code>
@@ -107,20 +107,18 @@ function DeliveryRow({ webhook, delivery, onAgain }: { webhook: string; delivery
             <Loaded query={detail}>
               {(whole) => (
                 <div className="grid gap-3 lg:grid-cols-2">
-                  {[["What was sent", whole.body] as const, ["What came back", whole.response] as const].map(
-                    ([name, text]) => (
-                      <div key={name} className="min-w-0">
-                        <p className="mb-1 text-xs text-dim">{name}</p>
-                        <pre
-                          tabIndex={0}
-                          aria-label={name}
-                          className="max-h-60 overflow-auto rounded-md bg-raised p-3 font-mono text-xs break-words whitespace-pre-wrap"
-                        >
-                          {text ? paragraphs(String(text)) : "nothing"}
-                        </pre>
-                      </div>
-                    ),
-                  )}
+                  {[["Request", whole.body] as const, ["Response", whole.response] as const].map(([name, text]) => (
+                    <div key={name} className="min-w-0">
+                      <p className="mb-1 text-xs text-dim">{name}</p>
+                      <pre
+                        tabIndex={0}
+                        aria-label={name}
+                        className="max-h-60 overflow-auto rounded-md bg-raised p-3 font-mono text-xs break-words whitespace-pre-wrap"
+                      >
+                        {text ? paragraphs(String(text)) : "nothing"}
+                      </pre>
+                    </div>
+                  ))}
                 </div>
               )}
             </Loaded>

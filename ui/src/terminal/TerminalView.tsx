@@ -113,7 +113,7 @@ export function TerminalView({ sandbox, tag, pid, visible, readable, onTitle, on
           );
           return pending > MOST_PENDING ? written : undefined;
         },
-        gap: (missing) => notice(`${missing} bytes of output are not kept any more`),
+        gap: (missing) => notice(`${missing} bytes of output are no longer available`),
         lost: (bytes, why) =>
           notice(
             why === "away"
@@ -211,7 +211,7 @@ export function TerminalView({ sandbox, tag, pid, visible, readable, onTitle, on
         {(state.name === "ended" || state.name === "failed") && (
           <span className="pointer-events-auto flex items-center gap-3 rounded-lg border border-line bg-raised px-3 py-1.5 text-sm shadow">
             {state.text}
-            {state.name === "failed" && <Button onClick={() => made.current?.pty.attach()}>Try again</Button>}
+            {state.name === "failed" && <Button onClick={() => made.current?.pty.attach()}>Retry</Button>}
           </span>
         )}
       </div>

@@ -116,9 +116,7 @@ export function Thread({ transcript, label, search = "", turns = true, className
           })}
         </div>
         {rows.length === 0 && (
-          <p className="p-4 text-center text-dim">
-            {search !== "" ? "No entry has these words." : "Nothing has happened yet."}
-          </p>
+          <p className="p-4 text-center text-dim">{search !== "" ? "No entry has these words." : "No activity yet."}</p>
         )}
       </div>
       {!following && (

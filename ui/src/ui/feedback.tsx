@@ -56,7 +56,7 @@ export function ErrorBox({ error, retry, className }: { error: unknown; retry?: 
       </div>
       {retry !== undefined && (
         <Button onClick={retry} icon={<RotateCw aria-hidden className="size-3.5" />}>
-          Try again
+          Retry
         </Button>
       )}
     </div>
