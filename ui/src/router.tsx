@@ -14,16 +14,7 @@ import { SignIn } from "./pages/SignIn";
 import { NotFound } from "./shell/NotFound";
 import { Shell } from "./shell/Shell";
 import { Crashed } from "./shell/Crashed";
-
-export interface BoardSearch {
-  task?: string;
-  q?: string;
-  priority?: string;
-  waiting?: boolean;
-  all?: boolean;
-  /** Opens the form for a new task. */
-  new?: boolean;
-}
+import { viewOf, type BoardSearch } from "./tasks/search";
 
 export type TaskTab = "conversation" | "changes" | "checks" | "terminal" | "details";
 const TASK_TABS: TaskTab[] = ["conversation", "changes", "checks", "terminal", "details"];
@@ -188,9 +179,7 @@ const board = createRoute({
   ),
   validateSearch: (search: Record<string, unknown>): BoardSearch => ({
     ...words(search, ["task", "q", "priority"]),
-    ...(search.waiting === true ? { waiting: true } : {}),
-    ...(search.all === true ? { all: true } : {}),
-    ...(search.new === true ? { new: true } : {}),
+    ...viewOf(search),
   }),
 });
 

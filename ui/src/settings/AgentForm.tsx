@@ -1,15 +1,14 @@
 // The form of an agent: which program it runs, with which key, in which template, within which limits.
-import { useState, type FormEvent } from "react";
+import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { toast } from "sonner";
 import { api, take, type Schemas } from "../api/client";
 import { may } from "../api/session";
 import { TemplatePicker } from "../templates/TemplatePicker";
-import { Button } from "../ui/Button";
-import { CopyAs, curl } from "../ui/CopyAs";
-import { Dialog } from "../ui/Dialog";
-import { ErrorBox } from "../ui/feedback";
+import { curl } from "../ui/CopyAs";
 import { SelectField, TextArea, TextField } from "../ui/fields";
+import { FormDialog } from "../ui/FormDialog";
 import { plainText } from "../ui/format";
 import { BLANK_AGENT, toDefinition, toDraft, variableOf, type AgentDraft } from "./agentDraft";
 
@@ -63,7 +62,12 @@ function Fields({
             const usual = presets.find((one) => one.preset === event.target.value)?.usual_secret ?? "";
             // A key that is stored under its usual name is the one that is meant.
             const secret = names.includes(usual) ? usual : "";
-            onChange({ ...draft, preset: event.target.value, variable: "", secret });
+            const titles = presets.map((one) => one.title);
+            const title = presets.find((one) => one.preset === event.target.value)?.title ?? "";
+            // A name that was not typed follows the program.
+            const name = draft.name === "" || titles.includes(draft.name) ? title : draft.name;
+            setNewKey(usual !== "" && secret === "" && may("admin"));
+            onChange({ ...draft, preset: event.target.value, variable: "", secret, name, key: "" });
           }}
         >
           <option value="">Choose one</option>
@@ -119,9 +123,21 @@ function Fields({
           hint="A program and its arguments, without a shell. {prompt} and {model} are filled in."
         />
       )}
-      <p className="text-xs text-dim">
-        The template must have the program installed. Build one under Templates if the default does not.
-      </p>
+      {preset?.recipe != null && draft.template === "" ? (
+        <p className="text-xs text-dim">
+          {preset.recipe.state === "ready"
+            ? `Its template ${preset.recipe.template} is ready.`
+            : `The server builds its template ${preset.recipe.template} before the first attempt, which takes some minutes.`}
+        </p>
+      ) : (
+        <p className="text-xs text-dim">
+          The template must have the program installed.{" "}
+          <Link to="/templates/new" className="text-accent underline">
+            Build a template
+          </Link>{" "}
+          if the default does not.
+        </p>
+      )}
       <details className="rounded-md border border-line px-3 py-2">
         <summary className="font-medium">Command, prompt, environment and limits</summary>
         <div className="mt-3 space-y-4 pb-1">
@@ -238,12 +254,6 @@ export function AgentDialog({ agent, onClose, onSaved }: Props) {
       onClose();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    // A form within a form of another dialog: only this one is sent.
-    event.stopPropagation();
-    save.mutate();
-  };
   const recipe = () => {
     try {
       return definition();
@@ -252,41 +262,31 @@ export function AgentDialog({ agent, onClose, onSaved }: Props) {
     }
   };
   return (
-    <Dialog
-      open
+    <FormDialog
       wide
       onClose={onClose}
       dirty={JSON.stringify(draft) !== JSON.stringify(before)}
       title={agent === undefined ? "New agent" : `Edit ${plainText(agent.name)}`}
       description={agent === undefined ? "A program that works on tasks, in sandboxes of its own." : undefined}
+      action={agent === undefined ? "Create" : "Save"}
+      send={save}
+      recipe={{
+        curl:
+          agent === undefined
+            ? curl("POST", "/api/v1/agents", { name: draft.name, definition: recipe() })
+            : curl("PUT", `/api/v1/agents/${agent.id}/definition`, recipe()),
+      }}
     >
-      <form onSubmit={submit} className="space-y-4">
-        {agent === undefined && (
-          <TextField
-            label="Name"
-            required
-            autoFocus
-            value={draft.name}
-            onChange={(event) => setDraft({ ...draft, name: event.target.value })}
-          />
-        )}
-        <Fields draft={draft} onChange={setDraft} preset={preset} presets={presets} />
-        {save.error !== null && <ErrorBox error={save.error} />}
-        <div className="flex justify-end gap-2">
-          <CopyAs
-            recipe={{
-              curl:
-                agent === undefined
-                  ? curl("POST", "/api/v1/agents", { name: draft.name, definition: recipe() })
-                  : curl("PUT", `/api/v1/agents/${agent.id}/definition`, recipe()),
-            }}
-          />
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" tone="primary" busy={save.isPending}>
-            {agent === undefined ? "Create" : "Save"}
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+      {agent === undefined && (
+        <TextField
+          label="Name"
+          required
+          autoFocus
+          value={draft.name}
+          onChange={(event) => setDraft({ ...draft, name: event.target.value })}
+        />
+      )}
+      <Fields draft={draft} onChange={setDraft} preset={preset} presets={presets} />
+    </FormDialog>
   );
 }

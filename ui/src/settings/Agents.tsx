@@ -10,6 +10,7 @@ import { TextField } from "../ui/fields";
 import { moment, plainText } from "../ui/format";
 import { Cell } from "../ui/layout";
 import { AgentDialog, usePresets } from "./AgentForm";
+import { TestAgent } from "./AgentTest";
 import { List, NewForm, Removal } from "./Collection";
 import { SettingsFrame } from "./SettingsFrame";
 
@@ -87,6 +88,7 @@ export function Agents() {
             <Cell className="whitespace-nowrap text-dim">{moment(agent.created_at)}</Cell>
             <Cell>
               <div className="flex justify-end gap-2">
+                {agent.definition && <TestAgent agent={agent} />}
                 <Button disabled={!may("admin") || agent.sealed} onClick={() => setChanging(agent)}>
                   Edit
                 </Button>

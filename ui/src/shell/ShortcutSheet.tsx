@@ -26,8 +26,10 @@ const GROUPS: [string, [string[], string][]][] = [
     ],
   ],
   [
-    "A card on the board",
+    "A task on the board",
     [
+      [["x"], "Select it"],
+      [["Shift", "x"], "Select all up to it"],
       [["Space"], "Pick it up, put it down"],
       [["←", "→", "↑", "↓"], "Move it"],
     ],

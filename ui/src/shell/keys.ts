@@ -49,7 +49,9 @@ export function listenForKeys(keys: Keys): () => void {
     const withControl = event.metaKey || event.ctrlKey;
     if (event.key.toLowerCase() === "k" && withControl && !event.shiftKey) {
       event.preventDefault();
-      return keys.palette();
+      // It leads elsewhere, and what is typed would be lost.
+      if (document.querySelector("[data-typed]") === null) keys.palette();
+      return;
     }
     if (event.key === "Enter" && withControl && event.target instanceof HTMLTextAreaElement) {
       const { form } = event.target;

@@ -1,142 +1,39 @@
 // The board: tasks in columns, as people ordered them, live.
-import { useMemo, useState, type FormEvent } from "react";
+import { useMemo, useState } from "react";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { useMutation } from "@tanstack/react-query";
 import {
   DndContext,
   DragOverlay,
   KeyboardSensor,
   MouseSensor,
   TouchSensor,
-  useDroppable,
   useSensor,
   useSensors,
   type Announcements,
   type DragEndEvent,
   type UniqueIdentifier,
 } from "@dnd-kit/core";
-import { SortableContext, verticalListSortingStrategy } from "@dnd-kit/sortable";
 import { Plus } from "lucide-react";
 import { useAgentNames } from "../api/agents";
-import type { BoardSearch } from "../router";
-import { api, take } from "../api/client";
 import { may } from "../api/session";
 import { Button } from "../ui/Button";
-import { classes } from "../ui/classes";
-import { ErrorBox, Loading, toastError } from "../ui/feedback";
-import { SelectField, TextField } from "../ui/fields";
+import { ErrorBox, Loading } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { Page } from "../ui/layout";
-import { useGrowing } from "../ui/growing";
-import { useTyped } from "../ui/typed";
-import { useActivities, type Activity } from "./activity";
+import { useActivities } from "./activity";
+import { BulkBar } from "./BulkBar";
+import { Column } from "./Column";
 import { Drawer } from "./Drawer";
 import { FirstSteps } from "./FirstSteps";
 import { inColumns, steps } from "./moving";
 import { NewTask } from "./NewTask";
+import { useSelection } from "./selection";
 import { StartDialog } from "./StartDialog";
-import { CardFace, TaskCard } from "./TaskCard";
-import {
-  COLUMNS,
-  PRIORITIES,
-  useColumns,
-  useFreshTasks,
-  useMove,
-  type Place,
-  type Task,
-  type TaskState,
-} from "./tasks";
-
-function QuickAdd() {
-  const fresh = useFreshTasks();
-  const [title, setTitle] = useState("");
-  const add = useMutation({
-    mutationFn: () => take(api.POST("/api/v1/tasks", { body: { title: title.trim(), state: "todo" } })),
-    onSuccess: () => {
-      setTitle("");
-      void fresh();
-    },
-    onError: toastError,
-  });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    add.mutate();
-  };
-  return (
-    <form onSubmit={submit} className="flex gap-1.5">
-      <div className="min-w-0 flex-1">
-        <TextField
-          label="New task to do"
-          hideLabel
-          required
-          placeholder="Add a task"
-          value={title}
-          onChange={(event) => setTitle(event.target.value)}
-        />
-      </div>
-      <Button
-        type="submit"
-        aria-label="Add the task"
-        busy={add.isPending}
-        icon={<Plus aria-hidden className="size-4" />}
-      />
-    </form>
-  );
-}
-
-/** Cards that a column draws at first, and more of when its end is scrolled to. */
-const AT_ONCE = 40;
-
-interface ColumnProps {
-  state: TaskState;
-  name: string;
-  tasks: Task[];
-  names: Map<string, string>;
-  activityOf: (task: Task) => Activity;
-  movable: boolean;
-}
-
-function Column({ state, name, tasks, names, activityOf, movable }: ColumnProps) {
-  const { setNodeRef, isOver } = useDroppable({ id: `column:${state}` });
-  const { most, end } = useGrowing(AT_ONCE);
-  const drawn = tasks.slice(0, most);
-  return (
-    <section
-      aria-label={name}
-      className="flex w-[280px] shrink-0 flex-col rounded-lg bg-raised lg:w-auto lg:min-w-[220px] lg:flex-1"
-    >
-      <h2 className="flex items-center gap-2 px-3 pt-3 pb-2 font-semibold">
-        {name} <span className="font-normal text-dim">{tasks.length}</span>
-      </h2>
-      {state === "todo" && movable && (
-        <div className="px-2 pb-2">
-          <QuickAdd />
-        </div>
-      )}
-      <SortableContext items={drawn.map((task) => task.id)} strategy={verticalListSortingStrategy}>
-        <ul
-          ref={setNodeRef}
-          className={classes(
-            "min-h-24 flex-1 space-y-2 overflow-y-auto rounded-lg p-2 pt-0",
-            isOver && "outline-2 outline-accent",
-          )}
-        >
-          {drawn.map((task) => (
-            <TaskCard
-              key={task.id}
-              task={task}
-              activity={activityOf(task)}
-              agent={task.agent_id ? (names.get(task.agent_id) ?? undefined) : undefined}
-              movable={movable}
-            />
-          ))}
-          {/* Another mark each time: one that stays in view is told of once. */}
-          {drawn.length < tasks.length && <li key={most} ref={end} aria-hidden className="h-px" />}
-        </ul>
-      </SortableContext>
-    </section>
-  );
-}
+import { CardFace } from "./TaskCard";
+import { TaskList } from "./TaskList";
+import { COLUMNS, useColumns, useMove, type Place, type Task, type TaskState } from "./tasks";
+import { grouped, sorted, type BoardSearch } from "./view";
+import { ViewBar } from "./ViewBar";
 
 /** The click that ends a drag is not a click on the card, which is a link. */
 function swallowClick() {
@@ -147,17 +44,11 @@ function swallowClick() {
 
 export function Board() {
   // What is looked at is in the address, so that it can be sent to somebody, and come back to.
-  const {
-    task: looked,
-    q = "",
-    priority = "",
-    waiting = false,
-    all: hidden = false,
-    new: making = false,
-  } = useSearch({ from: "/shell/board" });
+  const search = useSearch({ from: "/shell/board" });
+  const { task: looked, q = "", priority = "", waiting = false, all: hidden = false, list = false } = search;
+  const { sort, group, wip, new: making = false } = search;
   const navigate = useNavigate({ from: "/board" });
   const look = (next: BoardSearch) => void navigate({ search: (old) => ({ ...old, ...next }), replace: true });
-  const [text, setText] = useTyped(q, (typed) => look({ q: typed || undefined }));
   const setMaking = (open: boolean) => look({ new: open || undefined });
   const [dragged, setDragged] = useState<string>();
   const [clicks, setClicks] = useState<{ back: () => void }>();
@@ -181,7 +72,7 @@ export function Board() {
       keyboardCodes: { start: ["Space"], cancel: ["Escape"], end: ["Space", "Enter", "Tab"] },
     }),
   );
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = q.toLowerCase().split(/\s+/).filter(Boolean);
   const wanted = (task: Task) => {
     const all =
       `${task.title} ${task.labels.join(" ")} ${task.repository ?? ""} ${names.get(task.agent_id ?? "") ?? ""}`.toLowerCase();
@@ -191,6 +82,17 @@ export function Board() {
       (!waiting || activityOf(task).needs !== undefined)
     );
   };
+  const seen = new Map(
+    shown.map(({ state }) => [state, sorted((columns.get(state) ?? []).filter(wanted), sort, activityOf)]),
+  );
+  const groups = list
+    ? grouped([...seen.values()].flat(), group, (id) => names.get(id) ?? id).map((one) =>
+        group === undefined ? one : { ...one, tasks: sorted(one.tasks, sort, activityOf) },
+      )
+    : [];
+  const everything = list ? groups.flatMap((one) => one.tasks) : [...seen.values()].flat();
+  const { ids, selection, clear } = useSelection(everything.map((task) => task.id));
+  const picked = [...columns.values()].flat().filter((task) => ids.has(task.id));
   const find = (id: string) => [...columns.values()].flat().find((task) => task.id === id);
 
   const put = (task: Task, to: TaskState, place: Place) => {
@@ -220,6 +122,11 @@ export function Board() {
     }
     const other = find(onto);
     if (other === undefined) return;
+    if (sort !== undefined) {
+      // The order is not people's: only another column means something.
+      if (other.state !== task.state) put(task, other.state, "last");
+      return;
+    }
     const tasks = columns.get(other.state) ?? [];
     const [from, at] = [tasks.findIndex((one) => one.id === task.id), tasks.findIndex((one) => one.id === other.id)];
     // Downwards within a column it comes after the one it was dropped on, else before it.
@@ -249,6 +156,7 @@ export function Board() {
     onDragCancel: ({ active }) => `${titleOf(active.id)} stays where it was.`,
   };
 
+  const isEmpty = [...columns.values()].every((tasks) => tasks.length === 0);
   const failed = queries.find((query) => query.error !== null && query.data === undefined);
   const lifted = dragged === undefined ? undefined : find(dragged);
   return (
@@ -257,7 +165,8 @@ export function Board() {
       title="Board"
       actions={
         <Button
-          tone="primary"
+          // Until there is a task, the first steps have the main button.
+          tone={isEmpty ? "plain" : "primary"}
           disabled={!may("write")}
           onClick={() => setMaking(true)}
           icon={<Plus aria-hidden className="size-4" />}
@@ -266,51 +175,19 @@ export function Board() {
         </Button>
       }
     >
-      <div className="flex flex-wrap items-center gap-2">
-        <div className="min-w-40 flex-1 sm:max-w-xs">
-          <TextField
-            label="Filter"
-            hideLabel
-            type="search"
-            placeholder="Filter by title, label, agent"
-            value={text}
-            onChange={(event) => setText(event.target.value)}
-          />
-        </div>
-        <SelectField
-          label="Priority"
-          hideLabel
-          value={priority}
-          onChange={(event) => look({ priority: event.target.value || undefined })}
-        >
-          <option value="">Every priority</option>
-          {PRIORITIES.map((one) => (
-            <option key={one}>{one}</option>
-          ))}
-        </SelectField>
-        <Button
-          aria-pressed={waiting}
-          className={waiting ? "text-accent" : undefined}
-          onClick={() => look({ waiting: !waiting || undefined })}
-        >
-          Needs you
-        </Button>
-        <Button
-          aria-pressed={hidden}
-          className={hidden ? "text-accent" : undefined}
-          onClick={() => look({ all: !hidden || undefined })}
-        >
-          Backlog and cancelled
-        </Button>
-      </div>
-      <FirstSteps
-        hasTasks={[...columns.values()].some((tasks) => tasks.length > 0)}
-        onNewTask={() => setMaking(true)}
+      <ViewBar
+        search={search}
+        look={look}
+        open={(view) => void navigate({ search: ({ task }) => ({ ...view, task }), replace: true })}
       />
+      {picked.length > 0 && <BulkBar tasks={picked} onClear={clear} />}
+      <FirstSteps tasks={[...columns.values()].flat()} onNewTask={() => setMaking(true)} />
       {failed !== undefined ? (
         <ErrorBox error={failed.error} retry={() => void failed.refetch()} />
       ) : queries.some((query) => query.isPending) ? (
         <Loading what="Loading the board" />
+      ) : list ? (
+        <TaskList groups={groups} names={names} activityOf={activityOf} selection={selection} />
       ) : (
         <DndContext
           sensors={sensors}
@@ -331,7 +208,9 @@ export function Board() {
                 key={column.state}
                 state={column.state}
                 name={column.name}
-                tasks={(columns.get(column.state) ?? []).filter(wanted)}
+                tasks={seen.get(column.state) ?? []}
+                limit={column.state === "in_progress" ? wip : undefined}
+                selection={selection}
                 names={names}
                 activityOf={activityOf}
                 movable={may("write")}

@@ -1,5 +1,5 @@
 // What people say to the agent of a task.
-import { useState, type FormEvent } from "react";
+import type { FormEvent } from "react";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Clock, Send } from "lucide-react";
 import { api, take } from "../api/client";
@@ -7,6 +7,7 @@ import { useNameOf } from "../api/people";
 import { may } from "../api/session";
 import { Button } from "../ui/Button";
 import { CopyAs, curl } from "../ui/CopyAs";
+import { useDraft } from "../ui/draft";
 import { Empty, ErrorBox, Loaded } from "../ui/feedback";
 import { TextArea } from "../ui/fields";
 import { plainText } from "../ui/format";
@@ -55,7 +56,7 @@ export function Waiting({ task }: { task: Task }) {
 
 export function Composer({ task, working }: { task: Task; working: boolean }) {
   const fresh = useFreshTasks();
-  const [body, setBody] = useState("");
+  const [body, setBody] = useDraft(`comment on ${task.id}`);
   const say = useMutation({
     mutationFn: (start: boolean) =>
       take(api.POST("/api/v1/tasks/{task}/messages", { params: { path: { task: task.id } }, body: { body, start } })),

@@ -1,15 +1,15 @@
 // The form of a task: a new one, or one that is edited.
-import { useState, type FormEvent, type ReactNode } from "react";
+import { useState, type ReactNode } from "react";
 import { useMutation } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { api, take, type Schemas } from "../api/client";
 import { Button } from "../ui/Button";
-import { CopyAs, curl, type Recipe } from "../ui/CopyAs";
-import { Dialog } from "../ui/Dialog";
-import { ErrorBox, toastError } from "../ui/feedback";
+import { curl, type Recipe } from "../ui/CopyAs";
+import { toastError } from "../ui/feedback";
 import { SelectField, TextArea, TextField } from "../ui/fields";
+import { FormDialog } from "../ui/FormDialog";
 import { writeTagged } from "../settings/tagged";
-import { AgentField, RepositoryField } from "./choices";
+import { AgentField, RepositoryField, useOnlyChoices } from "./choices";
 import { PRIORITIES, useFreshTasks, type Priority, type Task } from "./tasks";
 
 interface Values {
@@ -63,73 +63,61 @@ interface Props {
 function TaskForm({ title, action, values, before, onChange, make, recipe, onClose, also }: Props) {
   const set = (name: keyof Values) => (event: { target: { value: string } }) =>
     onChange({ ...values, [name]: event.target.value });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    make.mutate();
-  };
   const dirty = JSON.stringify(values) !== JSON.stringify(before);
   return (
-    <Dialog open onClose={onClose} title={title} wide dirty={dirty}>
-      <form onSubmit={submit} className="space-y-4">
-        <TextField label="Title" required autoFocus value={values.title} onChange={set("title")} />
-        <TextArea
-          label="Description"
-          value={values.description}
-          onChange={set("description")}
-          className="min-h-32 font-sans"
-          hint="The agent reads this."
+    <FormDialog {...{ title, action, recipe, onClose, also, dirty }} send={make} wide>
+      <TextField label="Title" required autoFocus value={values.title} onChange={set("title")} />
+      <TextArea
+        label="Description"
+        value={values.description}
+        onChange={set("description")}
+        className="min-h-32 font-sans"
+        hint="The agent reads this."
+      />
+      <div className="grid gap-4 sm:grid-cols-2">
+        <RepositoryField value={values.repository} onChange={(repository) => onChange({ ...values, repository })} />
+        <TextField label="From branch" value={values.base} onChange={set("base")} placeholder="the default branch" />
+        <AgentField value={values.agent} onChange={(agent) => onChange({ ...values, agent })} />
+        <TextField label="Model" value={values.model} onChange={set("model")} placeholder="the agent's default" />
+        <SelectField label="Priority" value={values.priority} onChange={set("priority")}>
+          {PRIORITIES.map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </SelectField>
+        <TextField label="Labels" value={values.labels} onChange={set("labels")} placeholder="bug, parser" />
+        <TextField
+          label="Check"
+          className="font-mono"
+          value={values.check}
+          onChange={set("check")}
+          placeholder="make test"
+          hint="A command that must pass before the pull request is opened."
         />
-        <div className="grid gap-4 sm:grid-cols-2">
-          <RepositoryField value={values.repository} onChange={(repository) => onChange({ ...values, repository })} />
-          <TextField label="From branch" value={values.base} onChange={set("base")} placeholder="the default branch" />
-          <AgentField value={values.agent} onChange={(agent) => onChange({ ...values, agent })} />
-          <TextField label="Model" value={values.model} onChange={set("model")} placeholder="the agent's default" />
-          <SelectField label="Priority" value={values.priority} onChange={set("priority")}>
-            {PRIORITIES.map((one) => (
-              <option key={one}>{one}</option>
-            ))}
-          </SelectField>
-          <TextField label="Labels" value={values.labels} onChange={set("labels")} placeholder="bug, parser" />
-          <TextField
-            label="Check"
-            className="font-mono"
-            value={values.check}
-            onChange={set("check")}
-            placeholder="make test"
-            hint="A command that must pass before the pull request is opened."
-          />
-          <TextField
-            label="Budget"
-            type="number"
-            min="0"
-            step="any"
-            value={values.budget}
-            onChange={set("budget")}
-            hint="What all attempts may cost together."
-          />
-          <SelectField label="After a review" value={values.onReview} onChange={set("onReview")}>
-            <option value="wait">Wait for me</option>
-            <option value="start">Start the next attempt</option>
-          </SelectField>
-        </div>
-        {make.error !== null && <ErrorBox error={make.error} />}
-        <div className="flex justify-end gap-2">
-          <CopyAs recipe={recipe} />
-          <Button onClick={onClose}>Cancel</Button>
-          {also}
-          <Button type="submit" tone="primary" busy={make.isPending}>
-            {action}
-          </Button>
-        </div>
-      </form>
-    </Dialog>
+        <TextField
+          label="Budget"
+          type="number"
+          min="0"
+          step="any"
+          value={values.budget}
+          onChange={set("budget")}
+          hint="What all attempts may cost together."
+        />
+        <SelectField label="After a review" value={values.onReview} onChange={set("onReview")}>
+          <option value="wait">Wait for me</option>
+          <option value="start">Start the next attempt</option>
+        </SelectField>
+      </div>
+    </FormDialog>
   );
 }
 
 export function NewTask({ onClose }: { onClose: () => void }) {
   const navigate = useNavigate();
   const fresh = useFreshTasks();
-  const [values, setValues] = useState(BLANK);
+  const only = useOnlyChoices();
+  const [typed, setValues] = useState<Partial<Values>>({});
+  const before = { ...BLANK, agent: only.agent ?? "", repository: only.repository ?? "" };
+  const values = { ...before, ...typed };
   const { title, description, priority, repository, base, agent, model, check, labels, budget, onReview } = values;
   const body = (): Schemas["NewTask"] => ({
     title,
@@ -172,7 +160,7 @@ export function NewTask({ onClose }: { onClose: () => void }) {
         )
       }
       values={values}
-      before={BLANK}
+      before={before}
       onChange={setValues}
       make={{ ...make, mutate: () => make.mutate(ready) }}
       recipe={{ curl: curl("POST", "/api/v1/tasks", body()) }}

@@ -1,12 +1,11 @@
-import { useState, type FormEvent } from "react";
+import { useState } from "react";
 import { useMutation } from "@tanstack/react-query";
 import { api, take } from "../api/client";
 import { Button } from "../ui/Button";
-import { CopyAs, curl } from "../ui/CopyAs";
-import { Dialog } from "../ui/Dialog";
-import { ErrorBox } from "../ui/feedback";
+import { curl } from "../ui/CopyAs";
 import { TextField } from "../ui/fields";
-import { AgentField, RepositoryField } from "./choices";
+import { FormDialog } from "../ui/FormDialog";
+import { AgentField, RepositoryField, useOnlyChoices } from "./choices";
 import { useFreshTasks, type Task } from "./tasks";
 
 interface Props {
@@ -18,9 +17,12 @@ interface Props {
 
 export function StartDialog({ task, onClose, onMoveOnly }: Props) {
   const fresh = useFreshTasks();
-  const [agent, setAgent] = useState(task.agent_id ?? "");
+  const only = useOnlyChoices();
+  const [chosenAgent, setAgent] = useState(task.agent_id ?? undefined);
+  const agent = chosenAgent ?? only.agent ?? "";
   const [model, setModel] = useState(task.model ?? "");
-  const [repository, setRepository] = useState(task.repository ?? "");
+  const [chosenRepository, setRepository] = useState(task.repository ?? undefined);
+  const repository = chosenRepository ?? only.repository ?? "";
   const body = { ...(agent === "" ? {} : { agent_id: agent }), ...(model === "" ? {} : { model }) };
   const start = useMutation({
     mutationFn: async () => {
@@ -34,50 +36,40 @@ export function StartDialog({ task, onClose, onMoveOnly }: Props) {
       onClose();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    start.mutate();
-  };
   const again = task.attempts > 0;
   return (
-    <Dialog
-      open
-      onClose={onClose}
+    <FormDialog
       title={onMoveOnly !== undefined ? "Start this task?" : again ? "Retry" : "Start"}
       description={
         onMoveOnly === undefined
           ? undefined
           : "In progress is for tasks that an agent works on. Start one now, or only move the card."
       }
-    >
-      <form onSubmit={submit} className="space-y-4">
-        <AgentField required value={agent} onChange={setAgent} />
-        {!task.repository && <RepositoryField required value={repository} onChange={setRepository} />}
-        <TextField
-          label="Model"
-          value={model}
-          onChange={(event) => setModel(event.target.value)}
-          placeholder="the agent's default"
-        />
-        {start.error !== null && <ErrorBox error={start.error} />}
-        <div className="flex flex-wrap justify-end gap-2">
-          <CopyAs recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/start`, body) }} />
-          <Button onClick={onClose}>Cancel</Button>
-          {onMoveOnly !== undefined && (
-            <Button
-              onClick={() => {
-                onMoveOnly();
-                onClose();
-              }}
-            >
-              Only move it
-            </Button>
-          )}
-          <Button type="submit" tone="primary" busy={start.isPending}>
-            Start
+      action="Start"
+      send={start}
+      recipe={{ curl: curl("POST", `/api/v1/tasks/${task.id}/start`, body) }}
+      also={
+        onMoveOnly !== undefined && (
+          <Button
+            onClick={() => {
+              onMoveOnly();
+              onClose();
+            }}
+          >
+            Only move it
           </Button>
-        </div>
-      </form>
-    </Dialog>
+        )
+      }
+      onClose={onClose}
+    >
+      <AgentField required value={agent} onChange={setAgent} />
+      {!task.repository && <RepositoryField required value={repository} onChange={setRepository} />}
+      <TextField
+        label="Model"
+        value={model}
+        onChange={(event) => setModel(event.target.value)}
+        placeholder="the agent's default"
+      />
+    </FormDialog>
   );
 }

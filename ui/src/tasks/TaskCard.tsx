@@ -9,7 +9,9 @@ import { classes } from "../ui/classes";
 import { money, plainText } from "../ui/format";
 import { Since } from "../ui/time";
 import { useDoing, usePullFacts, type Activity } from "./activity";
+import type { Selection } from "./selection";
 import type { Task } from "./tasks";
+import { missingOf } from "./view";
 
 interface Props {
   task: Task;
@@ -23,7 +25,7 @@ const CHECKS: Record<string, [typeof Check, string, string]> = {
   success: [Check, "text-ok", "checks passed"],
   failure: [X, "text-bad", "checks failed"],
   error: [X, "text-bad", "checks failed"],
-  pending: [CircleDashed, "text-warn", "checks are running"],
+  pending: [CircleDashed, "text-info", "checks are running"],
 };
 
 function Working({ task, activity }: { task: Task; activity: Activity }) {
@@ -44,7 +46,7 @@ function Working({ task, activity }: { task: Task; activity: Activity }) {
   );
 }
 
-function PullFacts({ task }: { task: Task }) {
+export function PullFacts({ task }: { task: Task }) {
   const { number, size, checks } = usePullFacts(task);
   if (number === undefined) return null;
   const [Mark, look, said] = CHECKS[checks ?? ""] ?? [undefined, "", ""];
@@ -70,14 +72,16 @@ function PullFacts({ task }: { task: Task }) {
 export function CardFace({ task, agent, activity }: Props) {
   const currency = usePrices()?.currency ?? "USD";
   const { needs, working, cost } = activity;
+  const missing = missingOf(task);
   return (
     <div
       className={classes(
-        "space-y-2 rounded-md border bg-surface p-2.5 shadow-xs",
+        "relative space-y-2 overflow-hidden rounded-md border bg-surface p-2.5 shadow-xs",
         needs === undefined ? "border-line" : "border-warn/60 border-l-4 border-l-warn",
       )}
     >
-      <p className="line-clamp-3 font-medium break-words">{plainText(task.title)}</p>
+      {working && <span aria-hidden className="at-work absolute inset-x-0 top-0 h-0.5" />}
+      <p className="line-clamp-3 pr-5 font-medium break-words">{plainText(task.title)}</p>
       {needs !== undefined && (
         <p className="flex items-center gap-1.5 rounded bg-warn-soft px-1.5 py-1 text-xs font-medium text-warn">
           <TriangleAlert aria-hidden className="size-3.5 shrink-0" />
@@ -85,6 +89,7 @@ export function CardFace({ task, agent, activity }: Props) {
         </p>
       )}
       {working && <Working task={task} activity={activity} />}
+      {missing !== undefined && <p className="text-xs text-dim">{missing}</p>}
       <div className="flex flex-wrap items-center gap-x-2.5 gap-y-1 text-xs text-dim">
         {task.priority !== "medium" && <span className={PRIORITY_LOOKS[task.priority]}>{task.priority}</span>}
         {task.labels.slice(0, 3).map((label) => (
@@ -110,7 +115,47 @@ export function CardFace({ task, agent, activity }: Props) {
   );
 }
 
-export const TaskCard = memo(function TaskCard({ movable, ...face }: Props & { movable: boolean }) {
+/** Selects the task. It shows when the card is pointed at or focused, and on all cards once one is selected. */
+export function CardCheck({
+  task,
+  selected,
+  shown,
+  choose,
+  className,
+}: {
+  task: Task;
+  selected: boolean;
+  shown: boolean;
+  choose: Selection["choose"];
+  className?: string;
+}) {
+  return (
+    <input
+      type="checkbox"
+      aria-label={`Select ${plainText(task.title)}`}
+      title="Select (x)"
+      // Keys select by x, and pass over these.
+      tabIndex={-1}
+      checked={selected}
+      onChange={() => undefined}
+      onClick={(event) => choose(task.id, event.shiftKey)}
+      className={classes(
+        "absolute top-2.5 right-2.5 size-4 shrink-0 cursor-pointer accent-(--accent)",
+        !selected && !shown && "opacity-0 group-focus-within:opacity-100 group-hover:opacity-100",
+        className,
+      )}
+    />
+  );
+}
+
+interface CardProps extends Props {
+  movable: boolean;
+  selected: boolean;
+  selecting: boolean;
+  choose: Selection["choose"];
+}
+
+export const TaskCard = memo(function TaskCard({ movable, selected, selecting, choose, ...face }: CardProps) {
   const { task } = face;
   const { setNodeRef, attributes, listeners, transform, transition, isDragging } = useSortable({
     id: task.id,
@@ -121,7 +166,11 @@ export const TaskCard = memo(function TaskCard({ movable, ...face }: Props & { m
   return (
     <li
       ref={setNodeRef}
-      className={classes("[content-visibility:auto] [contain-intrinsic-size:auto_84px]", isDragging && "opacity-40")}
+      className={classes(
+        "group relative rounded-md [content-visibility:auto] [contain-intrinsic-size:auto_84px]",
+        selected && "outline-2 outline-accent",
+        isDragging && "opacity-40",
+      )}
       style={{
         transform: transform === null ? undefined : `translate3d(${transform.x}px, ${transform.y}px, 0)`,
         transition,
@@ -131,11 +180,17 @@ export const TaskCard = memo(function TaskCard({ movable, ...face }: Props & { m
         to="/board"
         search={(old) => ({ ...old, task: task.id })}
         data-row
+        data-task={task.id}
         draggable={false}
         {...(movable ? { ...attributes, ...pointers } : {})}
         role="link"
         aria-roledescription={movable ? "card that can be moved" : undefined}
         onKeyDown={(event) => event.key !== "Enter" && onKeyDown?.(event)}
+        onClick={(event) => {
+          if (!event.shiftKey) return;
+          event.preventDefault();
+          choose(task.id, true);
+        }}
         className={classes(
           "block rounded-md outline-offset-2 hover:brightness-[0.98] dark:hover:brightness-110",
           movable && "cursor-grab touch-manipulation",
@@ -143,6 +198,7 @@ export const TaskCard = memo(function TaskCard({ movable, ...face }: Props & { m
       >
         <CardFace {...face} />
       </Link>
+      {movable && <CardCheck task={task} selected={selected} shown={selecting} choose={choose} />}
     </li>
   );
 });

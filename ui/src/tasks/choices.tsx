@@ -3,7 +3,8 @@ import { useState } from "react";
 import { Plus } from "lucide-react";
 import { useAgents } from "../api/agents";
 import { may } from "../api/session";
-import { NewRepository, useRepositories } from "../repositories/Repositories";
+import { NewRepository } from "../repositories/NewRepository";
+import { useRepositories } from "../repositories/Repositories";
 import { AgentDialog } from "../settings/AgentForm";
 import { Button } from "../ui/Button";
 import { SelectField } from "../ui/fields";
@@ -13,6 +14,16 @@ interface Props {
   value: string;
   onChange: (value: string) => void;
   required?: boolean;
+}
+
+/** The only agent and the only repository of a project are meant, if nothing is said. */
+export function useOnlyChoices() {
+  const runnable = useAgents().data?.items.filter((agent) => agent.definition) ?? [];
+  const repositories = useRepositories().data?.items ?? [];
+  return {
+    agent: runnable.length === 1 ? runnable[0]?.id : undefined,
+    repository: repositories.length === 1 ? repositories[0]?.name : undefined,
+  };
 }
 
 /** Of an agent, its id. Only agents with a program can work on tasks. */

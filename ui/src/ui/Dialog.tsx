@@ -1,5 +1,6 @@
 import type { FormEvent, ReactNode } from "react";
 import { useState } from "react";
+import { useBlocker } from "@tanstack/react-router";
 import { Dialog as Radix } from "radix-ui";
 import { X } from "lucide-react";
 import { Button } from "./Button";
@@ -13,18 +14,47 @@ interface Props {
   description?: ReactNode;
   children: ReactNode;
   wide?: boolean | "very";
-  /** Whether something was typed that closing would lose: then it asks first. */
+  /** Whether something was typed that closing would lose: then it asks first. By default, whether a text field was typed in. */
   dirty?: boolean;
 }
 
-export function Dialog({ open, onClose, title, description, children, wide = false, dirty = false }: Props) {
+/** Fields that hold what a person wrote, and not what they look for or choose. */
+function isText(target: EventTarget): boolean {
+  if (target instanceof HTMLTextAreaElement) return true;
+  return target instanceof HTMLInputElement && ["text", "password", "email", "url", "number"].includes(target.type);
+}
+
+export function Dialog({ open, onClose, title, description, children, wide = false, dirty: known }: Props) {
   const [asking, setAsking] = useState(false);
+  const [typed, setTyped] = useState(false);
+  const dirty = open && (known ?? typed);
+  // The browser's own ways out: back, forward, another address, closing the tab.
+  useBlocker({
+    shouldBlockFn: ({ action }) => {
+      if (!dirty || (action !== "BACK" && action !== "FORWARD")) return false;
+      setAsking(true);
+      return true;
+    },
+    enableBeforeUnload: dirty,
+  });
   const close = () => (dirty ? setAsking(true) : onClose());
+  // Opened again, it starts without what was typed before.
+  const [wasOpen, setWasOpen] = useState(open);
+  if (wasOpen !== open) {
+    setWasOpen(open);
+    setTyped(false);
+    setAsking(false);
+  }
   return (
     <Radix.Root open={open} onOpenChange={(next) => !next && close()}>
       <Radix.Portal>
         <Radix.Overlay className="fixed inset-0 z-50 bg-black/50" />
         <Radix.Content
+          data-typed={dirty || undefined}
+          onInput={({ currentTarget, target }) => {
+            // A dialog within this one tells this one, too.
+            if (currentTarget.contains(target as Node) && isText(target)) setTyped(true);
+          }}
           {...(description === undefined ? { "aria-describedby": undefined } : {})}
           className={classes(
             "fixed top-1/2 left-1/2 z-50 max-h-[90dvh] w-[calc(100vw-24px)] -translate-x-1/2 -translate-y-1/2",
@@ -55,7 +85,14 @@ export function Dialog({ open, onClose, title, description, children, wide = fal
                 <Button autoFocus onClick={() => setAsking(false)}>
                   Keep editing
                 </Button>
-                <Button tone="danger" onClick={onClose}>
+                <Button
+                  tone="danger"
+                  onClick={() => {
+                    setTyped(false);
+                    setAsking(false);
+                    onClose();
+                  }}
+                >
                   Discard
                 </Button>
               </div>
