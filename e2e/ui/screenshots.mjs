@@ -148,7 +148,7 @@ async function demo() {
   return { work: work.id, fork: fork.id, box: box.id, build }
 }
 
-async function shoot(page, name) {
+async function shoot(page, name, into = INTO) {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme })
     await page.waitForFunction(
@@ -156,7 +156,7 @@ async function shoot(page, name) {
       colorScheme === 'dark',
     )
     await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))))
-    await page.screenshot({ path: `${INTO}/${name}-${colorScheme}.png` })
+    await page.screenshot({ path: `${into}/${name}-${colorScheme}.png` })
   }
 }
 
@@ -166,13 +166,12 @@ await signIn(page, '/ui/board')
 await page.getByText('Rounding differs').waitFor()
 await page.waitForLoadState('networkidle')
 await shoot(page, 'board')
-await page.goto(`${process.env.COFFER_URL}/ui/tasks/${made.work}`)
-await page.getByRole('log').getByText('no cent is lost').waitFor()
-await page.getByRole('region', { name: 'Changes of money.py' }).waitFor()
-// High enough for the pull request, what changed, the steps and what the agent wrote.
-await page.setViewportSize({ width: 1440, height: 1500 })
+await page.goto(`${process.env.COFFER_URL}/ui/board?list=true&all=true`)
+await page.getByRole('link', { name: 'Rounding differs' }).waitFor()
+await shoot(page, 'list')
+await page.goto(`${process.env.COFFER_URL}/ui/tasks/${made.work}?tab=changes`)
+await page.getByRole('region', { name: 'Changes of money.py' }).getByText('BadAmount').first().waitFor()
 await shoot(page, 'work')
-await page.setViewportSize({ width: 1440, height: 900 })
 await page.goto(`${process.env.COFFER_URL}/ui/forks/${made.fork}`)
 await page.getByRole('log').getByText('Looks right to me.').waitFor()
 await shoot(page, 'forks')
@@ -214,8 +213,64 @@ const phone = await openPage({
   isMobile: true,
   hasTouch: true,
 })
-await signIn(phone, `/ui/tasks/${made.work}`)
+await signIn(phone, `/ui/tasks/${made.work}?tab=changes`)
 await phone.getByRole('heading', { name: 'Errors of the money parser name what is wrong' }).waitFor()
 await phone.getByRole('region', { name: 'Changes of money.py' }).waitFor()
 await shoot(phone, 'phone')
+
+// Every page, in both themes, wide and on a phone: to look at, not for the README.
+const PAGES = {
+  board: '/board',
+  list: '/board?list=true',
+  'new-task': '/board?new=true',
+  drawer: `/board?task=%22${made.work}%22`,
+  task: `/tasks/${made.work}`,
+  changes: `/tasks/${made.work}?tab=changes`,
+  checks: `/tasks/${made.work}?tab=checks`,
+  details: `/tasks/${made.work}?tab=details`,
+  forks: '/forks',
+  fork: `/forks/${made.fork}`,
+  sandboxes: '/sandboxes',
+  sandbox: `/sandboxes/${made.box}`,
+  terminal: `/sandboxes/${made.box}/terminal`,
+  files: `/sandboxes/${made.box}/files`,
+  processes: `/sandboxes/${made.box}/processes`,
+  'sandbox-logs': `/sandboxes/${made.box}/logs`,
+  network: `/sandboxes/${made.box}/network`,
+  snapshots: `/sandboxes/${made.box}/snapshots`,
+  templates: '/templates',
+  'new-template': '/templates/new',
+  build: `/templates/shop/builds/${made.build}`,
+  volumes: '/volumes',
+  repositories: '/repositories',
+  repository: '/repositories/shop',
+  pull: '/repositories/shop/pulls/1',
+  monitoring: '/monitoring',
+  logs: '/logs',
+  audit: '/audit',
+  settings: '/settings',
+  keys: '/settings/keys',
+  agents: '/settings/agents',
+  secrets: '/settings/secrets',
+  budgets: '/settings/budgets',
+  forges: '/settings/connections',
+  webhooks: '/settings/webhooks',
+  policy: '/settings/policy',
+}
+const ALL = process.env.COFFER_ALL_SCREENSHOTS
+mkdirSync(ALL, { recursive: true })
+for (const [name, path] of Object.entries(PAGES)) {
+  await page.setViewportSize({ width: 1440, height: 900 })
+  await page.goto(`${BASE}/ui${path}`)
+  await page.locator('#content').waitFor()
+  // A page that follows something live never rests.
+  await page.waitForLoadState('networkidle', { timeout: 3000 }).catch(() => {})
+  for (const [width, height] of [
+    [1440, 900],
+    [390, 844],
+  ]) {
+    await page.setViewportSize({ width, height })
+    await shoot(page, `${name}-${width}`, ALL)
+  }
+}
 await closeBrowser()

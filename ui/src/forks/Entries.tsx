@@ -1,4 +1,5 @@
 // Who competes: a row for each fork, with its agent, and a model or a prompt of its own.
+import { Link } from "@tanstack/react-router";
 import { Plus, Trash2 } from "lucide-react";
 import { useAgents } from "../api/agents";
 import type { Schemas } from "../api/client";
@@ -38,7 +39,13 @@ export function Entries({ drafts, onChange }: { drafts: Draft[]; onChange: (draf
     <fieldset className="space-y-3">
       <legend className="mb-2 font-medium">Forks</legend>
       {agents.data !== undefined && runnable.length === 0 && (
-        <p className="text-warn">No agent can work by itself yet: define one under Settings, Agents.</p>
+        <p className="text-dim">
+          No agents yet.{" "}
+          <Link to="/settings/agents" className="text-accent underline">
+            Create an agent
+          </Link>{" "}
+          first.
+        </p>
       )}
       <ol className="space-y-3">
         {drafts.map((draft, at) => (

@@ -1,5 +1,6 @@
 import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { Bot, Plus } from "lucide-react";
 import { useAgents } from "../api/agents";
 import { api, take, type Schemas } from "../api/client";
@@ -40,7 +41,15 @@ function OwnerForm() {
         value={name}
         onChange={(event) => setName(event.target.value)}
         disabled={!may("admin")}
-        hint="It owns sandboxes and works on no tasks. Create a key for it under Keys."
+        hint={
+          <>
+            It owns sandboxes and works on no tasks. Then{" "}
+            <Link to="/settings/keys" className="text-accent underline">
+              create a key
+            </Link>{" "}
+            for it.
+          </>
+        }
       />
     </NewForm>
   );

@@ -14,6 +14,7 @@ import { SelectField, TextField } from "../ui/fields";
 import { duration, moment, paragraphs, plainText } from "../ui/format";
 import { Cell, Table } from "../ui/layout";
 import { Ago } from "../ui/time";
+import { usePresets } from "./AgentForm";
 import { List, NewForm, Removal } from "./Collection";
 import { SettingsFrame } from "./SettingsFrame";
 
@@ -214,6 +215,8 @@ export function Webhooks() {
     queryFn: () => take(api.GET("/api/v1/secrets")),
     enabled: may("admin"),
   });
+  // Keys of models sign nothing.
+  const ofModels = new Set(usePresets().data?.map((preset) => preset.usual_secret));
   const [url, setUrl] = useState("");
   const [events, setEvents] = useState("task.*, run.ended");
   const [secret, setSecret] = useState("");
@@ -274,9 +277,11 @@ export function Webhooks() {
         />
         <SelectField label="Signing secret" value={secret} onChange={(event) => setSecret(event.target.value)}>
           <option value="">A new secret, shown once</option>
-          {secrets.data?.items.map((one) => (
-            <option key={one.name}>{one.name}</option>
-          ))}
+          {secrets.data?.items
+            .filter((one) => !ofModels.has(one.name))
+            .map((one) => (
+              <option key={one.name}>{one.name}</option>
+            ))}
         </SelectField>
         <TextField label="Description" value={description} onChange={(event) => setDescription(event.target.value)} />
       </NewForm>

@@ -187,7 +187,7 @@ export function Board() {
       ) : queries.some((query) => query.isPending) ? (
         <Loading what="Loading the board" />
       ) : list ? (
-        <TaskList groups={groups} names={names} activityOf={activityOf} selection={selection} />
+        <TaskList {...{ groups, names, activityOf, selection }} withState={group !== undefined} />
       ) : (
         <DndContext
           sensors={sensors}

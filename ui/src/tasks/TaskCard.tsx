@@ -104,9 +104,9 @@ export function CardFace({ task, agent, activity }: Props) {
         {agent !== undefined && <span className="truncate">{plainText(agent)}</span>}
         {task.attempts > 1 && <span>attempt {task.attempts}</span>}
         <PullFacts task={task} />
-        {(cost !== undefined || task.budget) && (
+        {cost !== undefined && (
           <span className="tabular-nums">
-            {money(cost ?? 0, currency)}
+            {money(cost, currency)}
             {task.budget ? ` of ${money(task.budget, currency)}` : ""}
           </span>
         )}

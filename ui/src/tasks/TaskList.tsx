@@ -25,6 +25,8 @@ interface RowProps {
   selected: boolean;
   selecting: boolean;
   choose: Selection["choose"];
+  /** Whether its group does not say its state. */
+  withState: boolean;
 }
 
 function What({ task, activity }: { task: Task; activity: Activity }) {
@@ -47,7 +49,7 @@ function What({ task, activity }: { task: Task; activity: Activity }) {
   return missing === undefined ? null : <span className="truncate text-dim">{missing}</span>;
 }
 
-const Row = memo(function Row({ task, agent, activity, selected, selecting, choose }: RowProps) {
+const Row = memo(function Row({ task, agent, activity, selected, selecting, choose, withState }: RowProps) {
   const currency = usePrices()?.currency ?? "USD";
   const { cost } = activity;
   return (
@@ -86,16 +88,18 @@ const Row = memo(function Row({ task, agent, activity, selected, selecting, choo
           </span>
         )}
         {agent !== undefined && <span className="hidden max-w-28 truncate md:inline">{plainText(agent)}</span>}
-        <span className="hidden md:inline">
+        <span className="hidden md:inline-flex">
           <PullFacts task={task} />
         </span>
         {cost !== undefined && <span className="hidden tabular-nums sm:inline">{money(cost, currency)}</span>}
         {task.priority !== "medium" && (
           <span className={task.priority === "urgent" ? "font-semibold text-bad" : "text-ink"}>{task.priority}</span>
         )}
-        <span className="hidden w-24 text-right sm:inline">
-          {COLUMNS.find((column) => column.state === task.state)?.name}
-        </span>
+        {withState && (
+          <span className="hidden w-24 text-right sm:inline">
+            {COLUMNS.find((column) => column.state === task.state)?.name}
+          </span>
+        )}
         <span className="hidden w-16 text-right whitespace-nowrap tabular-nums sm:inline">
           <Ago at={task.updated_at} />
         </span>
@@ -109,9 +113,10 @@ interface Props {
   names: Map<string, string>;
   activityOf: (task: Task) => Activity;
   selection: Selection;
+  withState: boolean;
 }
 
-export function TaskList({ groups, names, activityOf, selection }: Props) {
+export function TaskList({ groups, names, activityOf, selection, withState }: Props) {
   const lines = useMemo<Line[]>(
     () =>
       groups.flatMap((group) => [{ group }, ...group.tasks.map((task) => ({ task, key: `${group.key} ${task.id}` }))]),
@@ -151,6 +156,7 @@ export function TaskList({ groups, names, activityOf, selection }: Props) {
                 selected={selection.has(task.id)}
                 selecting={selection.some}
                 choose={selection.choose}
+                withState={withState}
               />
             </div>
           );

@@ -5,6 +5,8 @@ import { readEvents } from "../api/sse";
 import { merged, type Entry } from "./entries";
 
 const AT_ONCE = 200;
+const FEW = 6;
+const LONG = 20_000;
 const AGAIN_MS = 1500;
 /** How long changes are gathered before they are drawn. */
 const GATHER_MS = 80;
@@ -19,6 +21,13 @@ export interface Transcript {
 
 interface Page {
   items: Entry[];
+}
+
+/** The end of a transcript: few entries if they are long, as the plain output of a program is. */
+async function newest(path: string, signal: AbortSignal): Promise<Entry[]> {
+  const few = await (await raw(`${path}?last=${FEW}`, { signal })).text();
+  const page = few.length > LONG ? few : await (await raw(`${path}?last=${AT_ONCE}`, { signal })).text();
+  return (JSON.parse(page) as Page).items;
 }
 
 /** `path` is that of the transcript; `live` says whether it still grows. */
@@ -38,8 +47,7 @@ export function useTranscript(path: string, live: boolean): Transcript {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const load = async () => {
       try {
-        const page = (await (await raw(`${path}?last=${AT_ONCE}`, { signal: stop.signal })).json()) as Page;
-        add(page.items);
+        add(await newest(path, stop.signal));
         setState("ready");
         setError(undefined);
         if (live) await follow();
