@@ -94,7 +94,9 @@ fn host_of_origin(origin: &str) -> Option<String> {
 fn is_ours(host: &str, domain: Option<&str>) -> bool {
     let host = host.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
     let domain = domain.map(|domain| domain.split(':').next().unwrap_or(domain).to_ascii_lowercase());
-    host == "localhost" || domain.as_deref() == Some(host.as_str()) || host.parse::<IpAddr>().is_ok()
+    // E2B's SDKs call the API `api.<domain>`; sandboxes' names begin with a port.
+    let in_domain = domain.is_some_and(|domain| host.strip_prefix("api.").unwrap_or(&host) == domain);
+    host == "localhost" || in_domain || host.parse::<IpAddr>().is_ok()
 }
 
 /// The server's own routes, as a transport.
@@ -137,6 +139,7 @@ mod tests {
         assert!(passes("localhost:3000", Some("http://localhost:6274")));
         assert!(passes("[::1]:3000", Some("http://[::1]:3000")));
         assert!(passes("coffer.example.com", Some("https://coffer.example.com")));
+        assert!(passes("api.coffer.example.com", Some("https://api.coffer.example.com")));
         for origin in
             ["https://evil.example", "null", "file://", "https://coffer.example.com.evil.example", "x"]
         {

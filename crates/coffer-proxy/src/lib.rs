@@ -19,9 +19,11 @@ mod connection;
 pub mod fuzz;
 mod port;
 mod proxy;
+mod secure;
 mod trusted;
 
 pub use connection::{Client, Seats};
-pub use port::{Attribution, Front, serve};
+pub use port::{Attribution, Entrances, Front, Secure, serve};
 pub use proxy::{Directory, Gate, Guard, Proxy, allow_preflight};
+pub use secure::{BadCertificate, Certificate, CertificateText, Certificates};
 pub use trusted::TrustedProxies;

@@ -35,7 +35,9 @@ pub use coffer_fleet::usage::UsageSettings;
 pub use coffer_fleet::{PreflightError, is_preflight, preflight};
 use coffer_fleet::{audit, commands, events, limits, output, usage};
 use coffer_forge::GitProcesses;
-pub use coffer_proxy::TrustedProxies;
+pub use coffer_proxy::{
+    BadCertificate, Certificate, CertificateText, Certificates, Entrances, Secure, TrustedProxies,
+};
 pub use coffer_shares::PoolSettings;
 use coffer_shares::pool;
 use coffer_store::Store;
@@ -199,10 +201,11 @@ pub async fn serve(
     config: ServerConfig,
     store: Store,
     engine: Arc<dyn Engine>,
-    listener: TcpListener,
+    entrances: impl Into<Entrances>,
     stop: CancellationToken,
     ready: impl FnOnce(),
 ) -> Result<(), ServeError> {
+    let entrances = entrances.into();
     if let Some(domain) = config.domain.as_deref().filter(|domain| may_share_site(domain)) {
         tracing::warn!(
             "sandboxes answer below {domain}, which may share a registrable domain with other sites: pages in sandboxes \
@@ -212,7 +215,8 @@ pub async fn serve(
     let pools = config.limits.pools;
     // Everything that follows the records or the host until `stop`; awaited before the records close.
     let followers = TaskTracker::new();
-    let forges = forges(&config, &listener, store.clone()).await?;
+    let listener = &entrances.plain;
+    let forges = forges(&config, listener, store.clone()).await?;
     let telemetry = coffer_telemetry::Telemetry::start(&config.metrics, &config.traces)?;
     let (engine, breaker) = coffer_fleet::GuardedEngine::start(engine, &followers, stop.child_token());
     let host_failures = engine.failures();
@@ -314,7 +318,7 @@ pub async fn serve(
         config.models.clone(),
         config.extra_roots.as_deref(),
         &pools,
-        format!("http://{}", own_address(config.listen, &listener)?),
+        format!("http://{}", own_address(config.listen, listener)?),
     );
     let models = models.await.map_err(ServeError::records("settle calls of models"))?;
     followers.spawn(models.clone().keep(stop.child_token()));
@@ -425,7 +429,7 @@ pub async fn serve(
     let (seats, trusted) = (coffer_proxy::Seats::new(&pools), config.trusted_proxies);
     let refuse = coffer_api::refuse;
     let front = Arc::new(coffer_proxy::Front { api, proxy, seats, trusted, refuse });
-    coffer_proxy::serve(listener, front, stop).await;
+    coffer_proxy::serve(entrances, front, stop).await;
     tasks.finish().await;
     models.finish(LAST_STEPS).await;
     builds.finish(LAST_STEPS).await;

@@ -13,4 +13,4 @@ pub use client::Client;
 pub(crate) use drain::{Drained, Drains};
 pub use seats::Seats;
 pub(crate) use seats::Taken;
-pub(crate) use socket::Socket;
+pub(crate) use socket::{Socket, Wire};

@@ -9,6 +9,7 @@ use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::busy::Busy;
@@ -25,10 +26,42 @@ const PROBES: u32 = 3;
 /// The same for unacknowledged data.
 const UNACKNOWLEDGED_MS: u32 = 120_000;
 
+/// How the bytes of a connection travel.
+#[derive(Debug)]
+pub(crate) enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Wire {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+}
+
+/// Calls the same method of either kind of stream.
+macro_rules! on_wire {
+    ($wire:expr, $stream:ident => $call:expr) => {
+        match $wire {
+            Wire::Plain($stream) => {
+                let $stream = Pin::new($stream);
+                $call
+            }
+            Wire::Tls($stream) => {
+                let $stream = Pin::new($stream.as_mut());
+                $call
+            }
+        }
+    };
+}
+
 /// A connection that is reset instead of closed once `abort` is cancelled.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    stream: TcpStream,
+    wire: Wire,
     abort: CancellationToken,
     busy: Busy,
     head_since: Option<Instant>,
@@ -39,16 +72,17 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    pub(crate) fn new(stream: TcpStream, abort: CancellationToken, busy: Busy, seat: Taken) -> Self {
+    pub(crate) fn new(wire: Wire, abort: CancellationToken, busy: Busy, seat: Taken) -> Self {
+        let stream = wire.tcp();
         // Small frames of streams must not wait for a full segment.
         let _ = stream.set_nodelay(true);
         // Best effort: without them a dead peer is only noticed later.
-        let _ = sockopt::set_socket_keepalive(&stream, true);
-        let _ = sockopt::set_tcp_keepidle(&stream, PROBE_AFTER);
-        let _ = sockopt::set_tcp_keepintvl(&stream, PROBE_EVERY);
-        let _ = sockopt::set_tcp_keepcnt(&stream, PROBES);
-        let _ = sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MS);
-        Self { stream, abort, busy, head_since: Some(Instant::now()), head_limit: None, _seat: seat }
+        let _ = sockopt::set_socket_keepalive(stream, true);
+        let _ = sockopt::set_tcp_keepidle(stream, PROBE_AFTER);
+        let _ = sockopt::set_tcp_keepintvl(stream, PROBE_EVERY);
+        let _ = sockopt::set_tcp_keepcnt(stream, PROBES);
+        let _ = sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS);
+        Self { wire, abort, busy, head_since: Some(Instant::now()), head_limit: None, _seat: seat }
     }
 }
 
@@ -56,7 +90,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if self.abort.is_cancelled() {
             // No lingering means RST. Where it fails the peer sees an ordinary end.
-            let _ = self.stream.set_zero_linger();
+            let _ = self.wire.tcp().set_zero_linger();
         }
     }
 }
@@ -68,7 +102,7 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let read = on_wire!(&mut self.wire, stream => stream.poll_read(cx, buffer));
         let bytes = buffer.filled().len() - before;
         self.busy.share().read(bytes);
         if self.busy.is() {
@@ -91,7 +125,7 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, data)
+        on_wire!(&mut self.wire, stream => stream.poll_write(cx, data))
     }
 
     fn poll_write_vectored(
@@ -99,15 +133,18 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, data)
+        on_wire!(&mut self.wire, stream => stream.poll_write_vectored(cx, data))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.wire {
+            Wire::Plain(stream) => stream.is_write_vectored(),
+            Wire::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        on_wire!(&mut self.wire, stream => stream.poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -115,6 +152,6 @@ impl AsyncWrite for Socket {
         if self.abort.is_cancelled() {
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        on_wire!(&mut self.wire, stream => stream.poll_shutdown(cx))
     }
 }

@@ -8,6 +8,7 @@ mod listening;
 mod load;
 mod origin;
 mod routing;
+mod secure;
 mod smuggling;
 mod starts;
 mod streaming;
