@@ -3,9 +3,11 @@
 //! Every check is a function that returns [`Finding`]s and changes nothing. With `--fix` the orphans that
 //! [`orphans`] found are removed, and nothing else.
 
+mod certificate;
 mod finding;
 mod host;
 mod orphans;
+mod pool;
 mod reach;
 mod sandboxes;
 mod storage;
@@ -68,6 +70,7 @@ impl Doctor {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         findings.extend(host::check(&host::Machine::this()));
         findings.extend(storage::check(&settings));
+        findings.extend(certificate::check(&settings));
         findings.extend(runtime.block_on(storage::check_database(&settings)));
         findings.extend(runtime.block_on(reach::check(&settings, running)));
         if !self.quick {
@@ -99,6 +102,7 @@ fn is_running(settings: &Settings) -> bool {
 pub(crate) fn quick_line(settings: &Settings) -> Option<String> {
     let mut findings = host::check_without_programs();
     findings.extend(storage::check(settings));
+    findings.extend(certificate::check(settings));
     findings.extend(orphans::check(settings, false));
     let worth = findings.iter().filter(|finding| finding.status >= Status::Warn);
     let names: Vec<_> = worth.map(|finding| format!("{}: {}", finding.check, finding.found)).collect();

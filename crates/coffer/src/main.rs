@@ -31,6 +31,7 @@ mod roots;
 mod server;
 mod signals;
 mod template;
+mod tls;
 mod up;
 
 use std::process::ExitCode;

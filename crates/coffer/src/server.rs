@@ -12,16 +12,21 @@ use coffer_core::settings::SecretText;
 use coffer_core::{ProjectId, chain};
 use coffer_engine::{Engine as _, NodeEngine};
 use coffer_forge::{GitProcesses, connect_by_token};
-use coffer_server::{EmbeddedFile, ServerConfig};
+use coffer_server::{
+    Certificate, CertificateText, Certificates, EmbeddedFile, Entrances, Secure, ServerConfig,
+};
 use coffer_store::{ApiKeySecret, Store};
 use serde::{Deserialize, Serialize};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
 use crate::own_directory::reach_own_directory;
 use crate::printer;
 use crate::privilege::Unprivileged;
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// Limit of the settings that are read.
 const LONGEST_TOLD: u64 = 1 << 20;
@@ -56,12 +61,17 @@ pub(crate) struct Told {
     pub(crate) known_key: Option<String>,
     /// The operator's key that an earlier start wrote.
     pub(crate) known_operator_key: Option<String>,
+    /// For HTTPS. Only this changes in later lines.
+    #[serde(default)]
+    pub(crate) certificate: Option<CertificateText>,
 }
 
 /// The server's message on standard output once it serves.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ready {
     pub(crate) listen: SocketAddr,
+    /// The address of HTTPS, if it is served.
+    pub(crate) https: Option<SocketAddr>,
     /// Only if it was just created.
     pub(crate) api_key: Option<String>,
     /// Only if it was just created.
@@ -77,18 +87,19 @@ include!(concat!(env!("OUT_DIR"), "/ui_files.rs"));
 
 impl Server {
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let told = listen_to_parent()?;
+        let mut told = listen_to_parent()?.context("`up` sent no settings")?;
         let settings = config::take_over(told.settings.clone())?;
         // Read it while this is root.
         let extra_roots =
             settings.network.extra_roots.as_deref().map(crate::roots::extra_roots).transpose()?;
         let prices = prices(&settings.models)?;
+        let secure = told.certificate.take().map(|text| Bound::new(&text, &settings.tls)).transpose()?;
         let data = self.part.run_dir.join("data");
         reach_own_directory(&self.server_dir, &data)?;
         self.part.give_up_root()?;
         crate::privilege::raise_open_files();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(self.serve(&data, told, settings, (extra_roots, prices)))
+        runtime.block_on(self.serve(&data, told, settings, (extra_roots, prices), secure))
     }
 
     async fn serve(
@@ -97,6 +108,7 @@ impl Server {
         told: Told,
         settings: config::Settings,
         (extra_roots, prices): (Option<String>, Prices),
+        secure: Option<Bound>,
     ) -> anyhow::Result<()> {
         let Told { installation, known_key, known_operator_key, .. } = told;
         let stop = CancellationToken::new();
@@ -141,6 +153,8 @@ impl Server {
             )
         })?;
         let listen = listener.local_addr()?;
+        let secure = secure.map(Bound::listen).transpose()?;
+        let https = secure.as_ref().map(|secure| secure.listener.local_addr()).transpose()?;
         // Not `stop`: steps in progress need the engine until they are done.
         let engine =
             Arc::new(NodeEngine::start(self.part.run_dir.join("node.sock"), CancellationToken::new()));
@@ -181,8 +195,9 @@ impl Server {
             ui: UI_FILES,
             ..ServerConfig::default()
         };
-        let ready = Ready { listen, api_key, operator_key, link };
-        let server = coffer_server::serve(config, store, engine, listener, stop, || {
+        let ready = Ready { listen, https, api_key, operator_key, link };
+        let entrances = Entrances { plain: listener, secure };
+        let server = coffer_server::serve(config, store, engine, entrances, stop, || {
             printer::line(serde_json::to_string(&ready).expect("plain fields"));
         });
         server.await.map_err(|error| {
@@ -192,12 +207,70 @@ impl Server {
     }
 }
 
-/// Waits for the line that `up` writes.
-fn listen_to_parent() -> anyhow::Result<Told> {
+/// Waits for a line that `up` writes; `None` when no more will come.
+fn listen_to_parent() -> anyhow::Result<Option<Told>> {
     let mut line = String::new();
     std::io::stdin().lock().take(LONGEST_TOLD).read_line(&mut line).context("could not read the settings")?;
+    if line.is_empty() {
+        return Ok(None);
+    }
     // The text is not repeated: it holds secrets.
-    serde_json::from_str(&line).map_err(|_| anyhow::anyhow!("`up` sent no valid settings"))
+    serde_json::from_str(&line).map(Some).map_err(|_| anyhow::anyhow!("`up` sent no valid settings"))
+}
+
+/// Addresses of HTTPS that were taken as root, because only root may take ports below 1024.
+struct Bound {
+    certificates: Arc<Certificates>,
+    socket: TcpSocket,
+    redirect: Option<TcpSocket>,
+    hsts: Option<std::time::Duration>,
+}
+
+impl Bound {
+    fn new(text: &CertificateText, settings: &config::Tls) -> anyhow::Result<Self> {
+        let certificate = Certificate::parse(text).context("could not use the certificate")?;
+        let bind = |address: SocketAddr, setting: &str| {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+            let bound = socket.and_then(|socket| {
+                socket.set_reuseaddr(true)?;
+                socket.bind(address)?;
+                Ok(socket)
+            });
+            bound.map_err(|error| {
+                printer::hint(
+                    format!("could not listen on {address}: {error}"),
+                    format!("choose another address with `{setting}`"),
+                )
+            })
+        };
+        Ok(Self {
+            certificates: Arc::new(Certificates::new(certificate)),
+            socket: bind(settings.listen, "tls.listen")?,
+            redirect: settings.redirect.map(|address| bind(address, "tls.redirect")).transpose()?,
+            hsts: settings.hsts.map(|hsts| std::time::Duration::from_secs(hsts.as_secs())),
+        })
+    }
+
+    /// Begins to listen, and to wait for other certificates.
+    fn listen(self) -> anyhow::Result<Secure> {
+        let certificates = self.certificates.clone();
+        // Not a task: reading standard input cannot be cancelled, and a thread ends with the process.
+        std::thread::Builder::new().name("certificates".into()).spawn(move || {
+            while let Ok(Some(told)) = listen_to_parent() {
+                // `up` has checked it.
+                if let Some(Ok(certificate)) = told.certificate.as_ref().map(Certificate::parse) {
+                    certificates.replace(certificate);
+                }
+            }
+        })?;
+        let open = |socket: TcpSocket| socket.listen(BACKLOG);
+        Ok(Secure {
+            listener: open(self.socket).context("could not listen for HTTPS")?,
+            certificates: self.certificates,
+            redirect: self.redirect.map(open).transpose().context("could not listen for plain HTTP")?,
+            hsts: self.hsts,
+        })
+    }
 }
 
 /// The default project's key to show, unless it is the known one: the wanted one if the project has never had

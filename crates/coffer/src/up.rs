@@ -1,6 +1,7 @@
 //! `coffer up`: starts the parts, keeps them running, and prints how to connect.
 
 mod authority;
+mod certificate;
 mod orphans;
 mod part;
 mod preflight;
@@ -28,9 +29,10 @@ use crate::doctor;
 use crate::logging::Logging;
 use crate::printer;
 use crate::privilege::Identity;
-use crate::roots::extra_roots;
+use crate::roots::{extra_roots, roots};
 use crate::server::{Ready, Told};
 use crate::signals::cancel_on_signal;
+use crate::tls::CertificateFiles;
 use orphans::OwnChildren;
 use part::Part;
 
@@ -170,7 +172,7 @@ impl Plan {
         let known_key = dir.known_key();
         let arguments = self.server_arguments(dir, identity, self.settings().listen, true);
         let mut server = Part::start("server", arguments, children)?;
-        server.tell(self.told(dir.installation()?, known_key.clone(), dir.known_operator_key()));
+        server.tell(self.told(dir.installation()?, known_key.clone(), dir.known_operator_key())?);
         let ready: Ready = tokio::select! {
             () = stop.cancelled() => {
                 server.stop(SERVER_STOP).await;
@@ -188,7 +190,8 @@ impl Plan {
         if let Ok(Some(line)) = tokio::task::spawn_blocking(move || doctor::quick_line(&settings)).await {
             tracing::warn!("{line}");
         }
-        welcome::welcome(dir, ready.listen, &key, ready.link.as_deref())?;
+        let public = ready.https.and_then(|https| welcome::public_url(self.settings(), https));
+        welcome::welcome(dir, ready.listen, public.as_deref(), &key, ready.link.as_deref())?;
         let _watchdog = systemd::ready(&format!("serving on {}", welcome::url(ready.listen)));
         let mut builder = self.build_templates_in_background(children);
         // A restarted server must keep the port that clients know, even if the system chose it.
@@ -226,7 +229,7 @@ impl Plan {
         }
         let identity = Identity::of_egress(dir, server)?;
         let arguments = self.unprivileged_arguments(dir, identity);
-        let roots = authority::roots(self.settings().network.extra_roots.as_deref())?;
+        let trusted = roots(self.settings().network.extra_roots.as_deref())?;
         let mut egress = Part::start("egress", arguments, children)?;
         let mirrors = self.settings().mirrors.resolve().unwrap_or_default();
         // The node reads them; a file that cannot be used should stop the start.
@@ -234,7 +237,7 @@ impl Plan {
         egress.tell(surroundings::follow(
             self.nameservers.clone(),
             authority::load(dir)?,
-            roots,
+            trusted,
             mirrors.hosts().clone(),
         ));
         Ok(Some(egress))
@@ -315,10 +318,20 @@ impl Plan {
         installation: String,
         known_key: Option<String>,
         known_operator_key: Option<String>,
-    ) -> watch::Receiver<String> {
+    ) -> anyhow::Result<watch::Receiver<String>> {
         let settings = self.resolved.handover().clone();
-        let told = Told { settings, installation, known_key, known_operator_key };
-        watch::channel(serde_json::to_string(&told).expect("plain values")).1
+        let files = CertificateFiles::of(self.settings());
+        let certificate = files.as_ref().map(CertificateFiles::load).transpose().map_err(|error| {
+            printer::hint(
+                format!("{error:#} (tls.cert, tls.key)"),
+                "`coffer doctor` looks at the certificate",
+            )
+        })?;
+        let told = Told { settings, installation, known_key, known_operator_key, certificate };
+        Ok(match files {
+            Some(files) => certificate::follow(told, files),
+            None => watch::channel(serde_json::to_string(&told).expect("plain values")).1,
+        })
     }
 
     /// Builds `base`, and the templates that `[images]` names, if they are missing or of an older recipe.

@@ -9,6 +9,7 @@ mod file;
 mod flags;
 mod reference;
 mod schema;
+mod secret;
 mod settings;
 mod show;
 
@@ -26,7 +27,7 @@ use crate::printer;
 use complaint::Complaint;
 pub(crate) use flags::{Flags, Sources, arguments};
 use schema::{Kind, Schema, Setting, at, put};
-pub(crate) use settings::{Log, LogFormat, Settings};
+pub(crate) use settings::{Log, LogFormat, Settings, Tls};
 pub(crate) use show::Config;
 
 const FILE_NAME: &str = "coffer.toml";
@@ -110,8 +111,10 @@ fn resolve_in(
     let mut doubts = strange_variables(&environment, &schema);
     if let Some((path, text)) = &file {
         let written = file::read(text, path, &schema)?;
-        let secret = |path: &str| schema.setting(path).is_some_and(|setting| setting.kind == Kind::Secret);
-        if written.iter().any(|written| secret(&written.path)) && readable_by_others(path) {
+        let is_secret = |path: &str| schema.setting(path).is_some_and(|setting| setting.kind == Kind::Secret);
+        // A table says where the secret is.
+        let holds = |written: &file::Written| is_secret(&written.path) && !written.value.is_object();
+        if written.iter().any(holds) && readable_by_others(path) {
             doubts.push(format!("`{}` holds a secret and others can read it: chmod 600", path.display()));
         }
         for written in written {
@@ -131,6 +134,7 @@ fn resolve_in(
             }
             layers.lay(&setting.path, setting.value_of(text), Origin::Environment(name.clone()));
         }
+        layers.lay_source_of_secret(setting, &environment)?;
     }
     for given in given {
         let setting = schema.setting(&given.path).expect("checked when the flags were read");
@@ -188,8 +192,14 @@ fn find_file(
 
 /// Variables that look like settings, but are not.
 fn strange_variables(environment: &BTreeMap<String, String>, schema: &Schema) -> Vec<String> {
-    let known: Vec<&str> =
-        schema.settings.iter().flat_map(|setting| &setting.variables).map(String::as_str).collect();
+    let sources: Vec<String> = schema
+        .settings
+        .iter()
+        .filter(|setting| setting.kind == Kind::Secret)
+        .flat_map(|setting| setting.variables.iter().flat_map(|name| secret::variants(name)))
+        .collect();
+    let known = schema.settings.iter().flat_map(|setting| &setting.variables).chain(&sources);
+    let known: Vec<&str> = known.map(String::as_str).collect();
     let strange = environment.keys().filter(|name| {
         name.starts_with("COFFER_")
             && !known.contains(&name.as_str())
@@ -234,8 +244,53 @@ impl Layers<'_> {
         self.origins.insert(path.to_string(), origin);
     }
 
+    /// Takes a variable that says where a secret is.
+    fn lay_source_of_secret(
+        &mut self,
+        setting: &Setting,
+        environment: &BTreeMap<String, String>,
+    ) -> anyhow::Result<()> {
+        if setting.kind != Kind::Secret {
+            return Ok(());
+        }
+        let names = setting
+            .variables
+            .iter()
+            .flat_map(|name| std::iter::once(name.clone()).chain(secret::variants(name)).collect::<Vec<_>>());
+        let given: Vec<String> = names.filter(|name| environment.contains_key(name)).collect();
+        let is_source = |name: &String| !setting.variables.contains(name);
+        let Some(name) = given.iter().find(|name| is_source(name)) else { return Ok(()) };
+        if let Some(other) = given.iter().find(|other| *other != name) {
+            return Err(printer::hint(
+                format!("{name} and {other} both give `{}`", setting.path),
+                "unset one of them",
+            ));
+        }
+        let value = secret::source(name, &environment[name]);
+        self.lay(&setting.path, value, Origin::Environment(name.clone()));
+        Ok(())
+    }
+
+    /// Replaces sources of secrets by the secrets. Only now, so that no command runs whose value another source hides.
+    fn reveal(&mut self) -> anyhow::Result<()> {
+        let secrets = self.schema.settings.iter().filter(|setting| setting.kind == Kind::Secret);
+        for setting in secrets {
+            let path = &setting.path;
+            match secret::reveal(at(&self.tree, path)) {
+                Ok(None) => {}
+                Ok(Some(text)) => put(&mut self.tree, path, Value::String(text)),
+                Err(why) => {
+                    let origin = self.origins.get(path).unwrap_or(&Origin::Default);
+                    return Err(secret::unreadable(path, &origin.to_string(), &why));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks everything into settings.
-    fn finish(self, file: Option<PathBuf>, doubts: Vec<String>) -> anyhow::Result<Resolved> {
+    fn finish(mut self, file: Option<PathBuf>, doubts: Vec<String>) -> anyhow::Result<Resolved> {
+        self.reveal()?;
         for setting in &self.schema.settings {
             let value = at(&self.tree, &setting.path);
             if let Some(allowed) = value.as_f64().and_then(|number| setting.outside(number)) {

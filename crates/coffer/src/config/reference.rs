@@ -32,6 +32,29 @@ empty variable counts as unset. `--set section.key=value` sets those without the
 - A **list** has commas between its items in flags and environment.
 - A **secret** is never shown. Make a file that contains one readable only by its owner (`chmod 600`). Prefer the file or the environment to flags, which every user of the machine can read. `coffer up` passes settings to its parts by a
   pipe, not by arguments or environment.
+
+## Secrets from files and commands
+
+A secret may also be somewhere else, so that secret managers and container platforms can provide it: in a file, or on the
+output of a command, without the last line end. Add `_FILE` or `_COMMAND` to the name of its variable, or write a table in the
+file of settings:
+
+```sh
+COFFER_DATABASE_URL_FILE=/run/secrets/database-url
+COFFER_MASTER_KEY_COMMAND='vault kv get -field=key secret/coffer'
+```
+
+```toml
+[database]
+url = { file = \"/run/secrets/database-url\" }
+
+[secrets]
+master_key = { command = \"vault kv get -field=key secret/coffer\" }
+```
+
+`coffer up` reads each once, as root, when it starts; a command is a line of `/bin/sh`, has 30 s, and must print nothing but the
+secret. A file that is missing, an empty value and a command that fails stop the start with the reason. Setting both a
+variable and its `_FILE` is an error.
 ";
 
 /// The whole page.

@@ -39,6 +39,7 @@ pub(crate) struct Settings {
     pub(crate) data_dir: PathBuf,
     /// The domain of sandbox addresses (`<port>-<id>.<domain>`), if one points at this server.
     pub(crate) domain: Option<String>,
+    pub(crate) tls: Tls,
     pub(crate) database: Database,
     pub(crate) template: Template,
     pub(crate) node: Node,
@@ -67,6 +68,24 @@ pub(crate) struct Settings {
     pub(crate) forge: ForgeSettings,
     pub(crate) models: ModelSettings,
     pub(crate) github: GitHub,
+}
+
+/// HTTPS ([guide](tls.md)). With a certificate the server serves HTTPS at `tls.listen`. `listen` then stays for programs on this machine
+/// and trusted proxies, and redirects all others.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Tls {
+    /// A PEM file with the certificate, followed by those that lead to its authority (`fullchain.pem`). It should have two
+    /// names: the domain and `*.` before the domain. The server notices when the file changes.
+    pub(crate) cert: Option<PathBuf>,
+    /// A PEM file with the certificate's private key, without a passphrase.
+    pub(crate) key: Option<PathBuf>,
+    /// The address to serve HTTPS on.
+    pub(crate) listen: SocketAddr,
+    /// An address of plain HTTP, such as `0.0.0.0:80`, that only redirects to HTTPS.
+    pub(crate) redirect: Option<SocketAddr>,
+    /// How long a browser that came by HTTPS must not use plain HTTP (`Strict-Transport-Security`), such as `180d`.
+    pub(crate) hsts: Option<Period>,
 }
 
 /// The server's database.
@@ -216,6 +235,7 @@ impl Default for Settings {
             trusted_proxies: Vec::new(),
             data_dir: "/var/lib/coffer".into(),
             domain: None,
+            tls: Tls::default(),
             database: Database::default(),
             template: Template::default(),
             node: Node::default(),
@@ -242,6 +262,13 @@ impl Default for Settings {
             models: ModelSettings::default(),
             github: GitHub::default(),
         }
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        let listen = SocketAddr::from(([0, 0, 0, 0], 443));
+        Self { cert: None, key: None, listen, redirect: None, hsts: None }
     }
 }
 
@@ -341,6 +368,22 @@ impl Settings {
         ensure(ones > 0, "tasks", "must let at least one run, in all and per project")?;
         ensure((1..=20).contains(&self.webhooks.tries), "webhooks.tries", "must be 1 to 20")?;
         ensure(!self.webhooks.first_retry.is_zero(), "webhooks.first_retry", more)?;
+        let Tls { cert, key, redirect, .. } = &self.tls;
+        ensure(cert.is_none() || key.is_some(), "tls.key", "must be set next to `tls.cert`")?;
+        ensure(key.is_none() || cert.is_some(), "tls.cert", "must be set next to `tls.key`")?;
+        let overlaps = |other: SocketAddr| {
+            let any = other.ip().is_unspecified() || self.listen.ip().is_unspecified();
+            other.port() != 0 && other.port() == self.listen.port() && (any || other.ip() == self.listen.ip())
+        };
+        let free = cert.is_none() || !overlaps(self.tls.listen);
+        ensure(free, "tls.listen", "must be another address than `listen`, which serves plain HTTP")?;
+        let free = cert.is_none() || redirect.is_none_or(|redirect| !overlaps(redirect));
+        ensure(free, "tls.redirect", "must be another address than `listen`, which redirects by itself")?;
+        ensure(
+            redirect.is_none_or(|redirect| redirect.port() == 0 || redirect != self.tls.listen),
+            "tls.redirect",
+            "must be another address than `tls.listen`",
+        )?;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.:".contains(&byte);
         let domain = self.domain.as_ref().is_none_or(|name| !name.is_empty() && name.bytes().all(plain));
         ensure(domain, "domain", "must be a plain name such as `sandboxes.example.com`")?;

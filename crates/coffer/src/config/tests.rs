@@ -210,3 +210,57 @@ fn defaults_hold_together() {
     assert_eq!(resolved.settings.sandbox.lifetime(), coffer_core::LifetimePolicy::default());
     assert_eq!(resolved.settings.sandbox.limits(Some(4 << 30)).disk_mib, 1024);
 }
+
+#[test]
+fn a_secret_comes_from_the_place_that_a_setting_names() {
+    let temp = tempfile::tempdir().unwrap();
+    let secret = temp.path().join("url");
+    std::fs::write(&secret, "postgres://me:hidden@db/coffer\n").unwrap();
+    let path: &'static str = secret.to_str().unwrap().to_string().leak();
+    let url = |given: &Given| {
+        let resolved = given.resolve().unwrap();
+        assert!(resolved.doubts.is_empty(), "{:?}", resolved.doubts);
+        assert!(!resolved.as_table(true).contains("hidden") && !resolved.as_json(true).contains("hidden"));
+        resolved.settings.database.url.unwrap().reveal().to_string()
+    };
+    let by_variable = given("").with("COFFER_DATABASE_URL_FILE", path);
+    assert_eq!(url(&by_variable), "postgres://me:hidden@db/coffer");
+    let by_command = given("").with("COFFER_DATABASE_URL_COMMAND", "echo postgres://other/x");
+    assert_eq!(url(&by_command), "postgres://other/x");
+    let by_file = given(&format!("[database]\nurl = {{ file = {path:?} }}\n"));
+    assert_eq!(url(&by_file), "postgres://me:hidden@db/coffer");
+    // The variable wins, and the command behind the file's entry does not run.
+    let both = given("[database]\nurl = { command = \"exit 1\" }\n").with("COFFER_DATABASE_URL_FILE", path);
+    assert_eq!(url(&both), "postgres://me:hidden@db/coffer");
+}
+
+#[test]
+fn a_secret_that_cannot_be_read_or_is_given_twice_is_refused() {
+    let missing = given("[database]\nurl = { file = \"/nonexistent\" }\n").refused();
+    assert!(
+        missing.starts_with("the secret `database.url` (FILE:2) could not be read from `/nonexistent`"),
+        "{missing}"
+    );
+    let twice = given("")
+        .with("COFFER_DATABASE_URL", "postgres://a")
+        .with("COFFER_DATABASE_URL_FILE", "/nonexistent")
+        .refused();
+    assert_eq!(twice, "COFFER_DATABASE_URL_FILE and COFFER_DATABASE_URL both give `database.url`");
+    let strange = given("[database]\nurl = { path = \"/x\" }\n").refused();
+    assert!(strange.contains("must be text, `{ file"), "{strange}");
+    // Only secrets have sources.
+    let given = given("").with("COFFER_DOMAIN_FILE", "/nonexistent");
+    assert_eq!(given.resolve().unwrap().settings.domain, None);
+}
+
+#[test]
+fn https_needs_a_pair_of_files_and_an_address_of_its_own() {
+    let refused = |text: &str| given(text).refused();
+    assert!(refused("[tls]\ncert = \"a.pem\"\n").contains("`tls.key`"));
+    assert!(refused("[tls]\nkey = \"a.pem\"\n").contains("`tls.cert`"));
+    let pair = "cert = \"a.pem\"\nkey = \"b.pem\"\n";
+    assert!(refused(&format!("listen = \"0.0.0.0:443\"\n[tls]\n{pair}")).contains("`tls.listen`"));
+    let twice = refused(&format!("[tls]\n{pair}redirect = \"0.0.0.0:443\"\n"));
+    assert!(twice.contains("must be another address than `tls.listen`"), "{twice}");
+    given(&format!("[tls]\n{pair}redirect = \"0.0.0.0:80\"\nhsts = \"180d\"\n")).resolve().unwrap();
+}

@@ -12,15 +12,28 @@ use tokio::time::timeout;
 
 use super::finding::Finding;
 use crate::config::Settings;
+use crate::data_dir::DataDir;
 
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Every name server knows the servers of this name, or says that it does not exist.
 const ANY_NAME: &str = "example.com";
 /// The longest answer of `/health` that is read.
 const MOST_HEALTH: u64 = 4096;
+/// The same for `/metrics`.
+const MOST_METRICS: u64 = 4 << 20;
 
 pub(super) async fn check(settings: &Settings, running: bool) -> Vec<Finding> {
-    let mut findings = vec![if running { server(settings.listen).await } else { port(settings.listen) }];
+    let mut findings = Vec::new();
+    if running {
+        findings.push(server(settings.listen).await);
+        findings.extend(breakers(settings).await);
+    } else {
+        findings.push(port("port", settings.listen, "--listen"));
+        if settings.tls.cert.is_some() {
+            findings.push(port("port.https", settings.tls.listen, "`tls.listen`"));
+            findings.extend(settings.tls.redirect.map(|at| port("port.redirect", at, "`tls.redirect`")));
+        }
+    }
     if let Some(domain) = &settings.domain {
         findings.push(wildcard(domain, settings.listen));
     }
@@ -38,18 +51,18 @@ pub(super) async fn check_names_and_mirrors(settings: &Settings) -> Vec<Finding>
     findings
 }
 
-fn port(listen: SocketAddr) -> Finding {
+fn port(check: &str, listen: SocketAddr, setting: &str) -> Finding {
     match TcpListener::bind(listen) {
-        Ok(_) => Finding::ok("port", format!("{listen} is free")),
+        Ok(_) => Finding::ok(check, format!("{listen} is free")),
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             let by = holder(listen.port())
                 .map_or_else(String::new, |(pid, name)| format!(" by {name} (pid {pid})"));
-            Finding::fail("port", format!("{listen} is taken{by}"))
+            Finding::fail(check, format!("{listen} is taken{by}"))
                 .matters("`coffer up` cannot serve there")
-                .fix("stop that program, or choose another port with --listen")
+                .fix(format!("stop that program, or choose another port with {setting}"))
         }
-        Err(error) => Finding::fail("port", format!("cannot listen on {listen}: {error}"))
-            .fix("choose an address of this machine with --listen"),
+        Err(error) => Finding::fail(check, format!("cannot listen on {listen}: {error}"))
+            .fix(format!("choose an address of this machine with {setting}")),
     }
 }
 
@@ -80,11 +93,8 @@ fn holder(port: u16) -> Option<(u32, String)> {
 
 async fn server(listen: SocketAddr) -> Finding {
     let ask = async {
-        let mut stream = TcpStream::connect(listen).await?;
-        stream.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = Vec::new();
-        stream.take(MOST_HEALTH).read_to_end(&mut answer).await?;
-        std::io::Result::Ok(String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_string())
+        let answer = get(listen, "/health", None, MOST_HEALTH).await?;
+        std::io::Result::Ok(answer.lines().next().unwrap_or_default().to_string())
     };
     match timeout(PATIENCE, ask).await {
         Ok(Ok(line)) if line.contains(" 200") || line.contains(" 204") => {
@@ -99,6 +109,25 @@ async fn server(listen: SocketAddr) -> Finding {
         Err(_) => Finding::fail("server", format!("a `coffer up` runs, but {listen} does not answer in 3 s"))
             .fix("look at its log: journalctl -u coffer, or the terminal of `coffer up`"),
     }
+}
+
+/// The server's circuit breakers; nothing if it does not tell.
+async fn breakers(settings: &Settings) -> Option<Finding> {
+    let key = DataDir::open(&settings.data_dir).ok()?.known_operator_key()?;
+    let asked = get(settings.listen, "/metrics", Some(&key), MOST_METRICS);
+    let metrics = timeout(PATIENCE, asked).await.ok()?.ok()?;
+    metrics.lines().next()?.contains(" 200").then(|| super::pool::breakers(&metrics))
+}
+
+/// The head and body of an answer, of which at most so many bytes are read.
+async fn get(listen: SocketAddr, path: &str, key: Option<&str>, most: u64) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(listen).await?;
+    let key = key.map_or(String::new(), |key| format!("Authorization: Bearer {key}\r\n"));
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{key}\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(most).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// Whether names of sandboxes lead here.
@@ -209,7 +238,7 @@ mod tests {
     #[test]
     fn a_taken_port_is_named_with_its_holder() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-        let finding = port(taken.local_addr().unwrap());
+        let finding = port("port", taken.local_addr().unwrap(), "--listen");
         assert_eq!(finding.status, Status::Fail);
         assert!(finding.found.contains(&format!("(pid {})", std::process::id())), "{}", finding.found);
     }

@@ -7,6 +7,7 @@ use coffer_node::features::{Need, TABLE};
 use tokio_util::sync::CancellationToken;
 
 use super::finding::Finding;
+use super::pool::{self, Pool};
 use crate::config::{self, Flags, Settings, Sources};
 use crate::data_dir::DataDir;
 use crate::preflight::{Fails, Report, Works};
@@ -30,13 +31,15 @@ fn ask_node(settings: &Settings, runtime: &tokio::runtime::Runtime) -> Vec<Findi
         let dir = DataDir::open(&settings.data_dir)?;
         let engine = NodeEngine::start(dir.run_dir().join("node.sock"), CancellationToken::new());
         let info = engine.info().await?;
-        anyhow::Ok((info.kernel, info.warnings, engine.list().await?.len()))
+        let pool = Pool::of(&info, &dir.node(), settings.node.warm_slots);
+        anyhow::Ok((info.kernel, info.warnings, pool, engine.list().await?.len()))
     });
     match asked {
-        Ok((kernel, warnings, live)) => {
+        Ok((kernel, warnings, pool, live)) => {
             let mut findings = features(&kernel);
             findings.extend(warnings.into_iter().map(|text| Finding::warn("node", text)));
             findings.push(Finding::ok("sandboxes", format!("the node answers and has {live}")));
+            findings.extend(pool::judge(&pool));
             findings
         }
         Err(error) => vec![

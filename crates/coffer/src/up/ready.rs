@@ -10,7 +10,7 @@ const LONGEST: usize = 256;
 
 /// Refuses text that is not a key or token, and another address than the server was started with.
 pub(super) fn check(ready: &Ready, listen: SocketAddr) -> anyhow::Result<()> {
-    let Ready { listen: told, api_key, operator_key, link } = ready;
+    let Ready { listen: told, https: _, api_key, operator_key, link } = ready;
     // Port 0 lets the system choose one.
     if told.ip() != listen.ip() || (listen.port() != 0 && told.port() != listen.port()) {
         anyhow::bail!("the server listens at {told}, not at {listen}");
@@ -36,7 +36,13 @@ mod tests {
 
     fn ready(listen: &str, key: &str) -> Ready {
         let listen = listen.parse().unwrap();
-        Ready { listen, api_key: Some(key.into()), operator_key: None, link: Some("a-b_C1".into()) }
+        Ready {
+            listen,
+            https: None,
+            api_key: Some(key.into()),
+            operator_key: None,
+            link: Some("a-b_C1".into()),
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::io::IsTerminal as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::config::Settings;
 use crate::data_dir::DataDir;
 use crate::printer;
 
@@ -11,6 +12,7 @@ use crate::printer;
 pub(super) fn welcome(
     dir: &DataDir,
     listen: SocketAddr,
+    public: Option<&str>,
     key: &str,
     link: Option<&str>,
 ) -> anyhow::Result<()> {
@@ -24,7 +26,11 @@ pub(super) fn welcome(
     dir.write_env(&env)?;
     let (url, file, operator) = (url(listen), dir.env_file(), dir.operator_key_file());
     let (file, operator) = (file.display(), operator.display());
-    let mut text = format!("\nCofferdam is ready at {url}\n\n");
+    let mut text = format!("\nCofferdam is ready at {url}\n");
+    if let Some(public) = public {
+        text.push_str(&format!("Other machines reach it at {public}\n"));
+    }
+    text.push('\n');
     if std::io::stdout().is_terminal() {
         text.push_str(&format!("{env}\nThe same is in {file}: `set -a; . {file}; set +a`\n"));
         text.push_str(&format!("The operator's key, which creates projects, is in {operator}.\n"));
@@ -75,9 +81,27 @@ pub(super) fn url(listen: SocketAddr) -> String {
     format!("http://{}", SocketAddr::new(ip, listen.port()))
 }
 
+/// The URL that other machines use, if the domain says it.
+pub(super) fn public_url(settings: &Settings, https: SocketAddr) -> Option<String> {
+    let name = settings.domain.as_deref()?.split(':').next()?;
+    Some(match https.port() {
+        443 => format!("https://{name}"),
+        port => format!("https://{name}:{port}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn other_machines_use_the_domain_and_the_port_of_https() {
+        let settings = Settings { domain: Some("coffer.test:8443".into()), ..Settings::default() };
+        let url = |port| public_url(&settings, SocketAddr::from(([0, 0, 0, 0], port)));
+        assert_eq!(url(443).unwrap(), "https://coffer.test");
+        assert_eq!(url(8443).unwrap(), "https://coffer.test:8443");
+        assert_eq!(public_url(&Settings::default(), SocketAddr::from(([0, 0, 0, 0], 443))), None);
+    }
 
     #[test]
     fn a_wildcard_listener_is_reached_by_loopback() {

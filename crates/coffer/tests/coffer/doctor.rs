@@ -136,3 +136,70 @@ fn cgroup_root() -> std::path::PathBuf {
     let places = [root.to_path_buf(), root.join("unified"), root.join("pids"), root.join("memory")];
     places.into_iter().find(|place| place.join("cgroup.procs").exists()).unwrap()
 }
+
+/// Runs doctor in a mount namespace of its own, after a line of the shell that makes something wrong there.
+fn doctor_where(wrong: &str, home: &Home, path: Option<&Path>) -> Option<Output> {
+    let unshare = Command::new("unshare").args(["--mount", "true"]).output();
+    if !unshare.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: no mount namespace of its own can be made here");
+        return None;
+    }
+    let quiet = coffer();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-euc"]).arg(format!("{wrong}; exec \"$0\" \"$@\""));
+    command.arg(quiet.get_program()).args(["doctor", "-o", "json", "--quick", "--listen", "127.0.0.1:0"]);
+    command.arg("--data-dir").arg(home.data()).env("HOME_OF_TEST", home.data());
+    for (name, _) in quiet.get_envs() {
+        command.env_remove(name);
+    }
+    if let Some(path) = path {
+        command.env("PATH", format!("{}:{}", path.display(), std::env::var("PATH").unwrap()));
+    }
+    Some(command.output().unwrap())
+}
+
+#[test]
+fn a_full_disk_few_process_ids_an_old_criu_and_a_clock_that_was_set_back_are_found() {
+    let home = Home::new();
+    let programs = tempfile::tempdir().unwrap();
+    let criu = programs.path().join("criu");
+    std::fs::write(&criu, "#!/bin/sh\necho Version: 3.11\n").unwrap();
+    std::fs::set_permissions(&criu, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let wrong = "mkdir -p \"$HOME_OF_TEST\"; mount -t tmpfs -o size=64m none \"$HOME_OF_TEST\"; \
+                 touch -d tomorrow \"$HOME_OF_TEST/env\"; \
+                 echo 8192 >\"$HOME_OF_TEST/few\"; mount --bind \"$HOME_OF_TEST/few\" /proc/sys/kernel/pid_max; \
+                 [ ! -d /usr/local/lib/coffer ] || mount -t tmpfs none /usr/local/lib/coffer";
+    let Some(output) = doctor_where(wrong, &home, Some(programs.path())) else { return };
+    let (status, found, fix) = finding(&output, "disk");
+    assert_eq!((status.as_str(), fix.is_empty()), ("fail", false), "{found}");
+    let (status, found, fix) = finding(&output, "pid_max");
+    assert_eq!((status.as_str(), found.as_str()), ("warn", "at most 8192 processes"));
+    assert!(fix.contains("sysctl -w kernel.pid_max"), "{fix}");
+    let (status, found, fix) = finding(&output, "criu");
+    assert_eq!((status.as_str(), fix.is_empty()), ("warn", false), "{found}");
+    assert!(found.contains("3.11"), "{found}");
+    let (status, found, _) = finding(&output, "clock.back");
+    assert_eq!(status, "fail", "{found}");
+}
+
+#[test]
+fn a_loop_device_of_a_pool_that_was_deleted_is_an_orphan() {
+    if cannot_run_sandboxes() {
+        return;
+    }
+    let home = Home::new();
+    std::fs::create_dir_all(home.data().join("node")).unwrap();
+    let image = home.data().join("node/pool.img");
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let device = String::from_utf8(made.stdout).unwrap().trim().to_string();
+    std::fs::remove_file(&image).unwrap();
+    let output = doctor(&home.data(), &["--quick", "--listen", "127.0.0.1:0"]);
+    let gone = Command::new("losetup").args(["-d", &device]).status().unwrap();
+    assert!(gone.success());
+    let report = String::from_utf8_lossy(&output.stdout);
+    let (status, _, fix) = finding(&output, "orphans.loop_device");
+    assert_eq!((status.as_str(), fix.as_str()), ("warn", "coffer doctor --fix"));
+    assert!(report.contains(&device), "{device} is not in {report}");
+}
