@@ -54,6 +54,8 @@ build: embedded
 
 # What a release consists of. VERSION must be that of Cargo.toml.
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# COFFER_PORTABLE: it has to start on machines with an older C library than this one's.
+dist: export COFFER_PORTABLE = 1
 dist: build
 	scripts/dist $(VERSION)
 

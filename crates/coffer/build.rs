@@ -17,10 +17,52 @@ fn main() {
         std::fs::write(out.join(name), bytes).expect("OUT_DIR can be written");
     }
 
+    pack_relocations(&out);
+
     // The directory is part of the repository, empty: one that is not there would make every build a new one.
     let ui = manifest.join("../../ui/dist");
     println!("cargo::rerun-if-changed={}", ui.display());
     std::fs::write(out.join("ui_files.rs"), ui_files(&ui)).expect("OUT_DIR can be written");
+}
+
+/// Packs the relocations of this binary (DT_RELR): the loader spends more instructions on its 360,000 relocations than a client's
+/// verb takes itself.
+///
+/// C libraries before glibc 2.36 refuse such a program, so `make dist`, which builds for other machines, sets
+/// COFFER_PORTABLE. They refuse it because the linker adds a version to ask for; mold 1.10 forgets that, and glibc then
+/// refuses its programs everywhere. So the linker is Rust's own lld here, by whatever name it is asked for.
+fn pack_relocations(out: &Path) {
+    println!("cargo::rerun-if-env-changed=COFFER_PORTABLE");
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|found| found == value);
+    let for_glibc = is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu");
+    let target = std::env::var("TARGET").unwrap_or_default();
+    if !for_glibc || !is("HOST", &target) || std::env::var_os("COFFER_PORTABLE").is_some() {
+        return;
+    }
+    let version = answer("getconf", &["GNU_LIBC_VERSION"]);
+    let minor = version.strip_prefix("glibc 2.").and_then(|minor| minor.parse::<u32>().ok());
+    let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+    let lld = Path::new(&answer(&rustc, &["--print", "sysroot"]))
+        .join("lib/rustlib")
+        .join(target)
+        .join("bin/gcc-ld/ld.lld");
+    if minor.is_none_or(|minor| minor < 36) || !lld.is_file() {
+        return;
+    }
+    let names = out.join("linker");
+    let _ = std::fs::remove_dir_all(&names);
+    std::fs::create_dir(&names).expect("OUT_DIR can be written");
+    for name in ["ld", "ld.lld", "ld.mold"] {
+        std::os::unix::fs::symlink(&lld, names.join(name)).expect("OUT_DIR can be written");
+    }
+    println!("cargo::rustc-link-arg-bins=-B{}", names.display());
+    // As mold does it for `strip = "debuginfo"`; lld would keep 55 MB of symbols.
+    println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs,--strip-all");
+}
+
+fn answer(program: &str, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(program).args(arguments).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string()).unwrap_or_default()
 }
 
 /// A table of the built files, each with its compressed forms.

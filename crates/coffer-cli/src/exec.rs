@@ -60,7 +60,7 @@ impl Manner {
         command.cwd.clone_from(&self.cwd);
         command.user.clone_from(&self.user);
         command.timeout = self.timeout.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
-        command.stdin = !self.no_stdin;
+        command.stdin = !self.no_stdin && (terminal || !terminal::stdin_is_null());
         if terminal {
             command.terminal = Some(terminal::size());
             let name = std::env::var("TERM").ok().filter(|name| !name.is_empty());

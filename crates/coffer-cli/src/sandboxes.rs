@@ -21,8 +21,14 @@ pub(crate) async fn resolve(context: &Context, text: &str) -> Result<String, Fai
     if text.parse::<SandboxId>().is_ok() {
         return Ok(text.to_string());
     }
-    let query = SandboxQuery { state: vec![LIVE.into()], ..Default::default() };
-    let live = context.client.sandboxes(&query).all().await?;
+    let mut query = SandboxQuery { state: vec![LIVE.into()], ..Default::default() };
+    query.metadata = vec![format!("{NAME}={text}")];
+    let mut live = context.client.sandboxes(&query).all().await?;
+    if live.is_empty() {
+        // Not a name: the beginning of an id can be any sandbox's.
+        query.metadata.clear();
+        live = context.client.sandboxes(&query).all().await?;
+    }
     let name = |sandbox: &Sandbox| sandbox.metadata.get(NAME).cloned();
     let names: Vec<(String, Option<String>)> = live.iter().map(|one| (one.id.clone(), name(one))).collect();
     let found = pick(&names, "sandbox", "ls", text, |one| one.0.as_str(), |one| one.1.as_deref())?;

@@ -1,10 +1,10 @@
 //! The terminal of this program: raw mode, its size, prompts without echo.
 
 #[cfg(unix)]
-pub(crate) use unix::{Raw, Resized, prompt_secret, size};
+pub(crate) use unix::{Raw, Resized, prompt_secret, size, stdin_is_null};
 
 #[cfg(not(unix))]
-pub(crate) use other::{Raw, Resized, prompt_secret, size};
+pub(crate) use other::{Raw, Resized, prompt_secret, size, stdin_is_null};
 
 #[cfg(unix)]
 mod unix {
@@ -33,6 +33,12 @@ mod unix {
         fn drop(&mut self) {
             let _best_effort = tcsetattr(std::io::stdin(), OptionalActions::Drain, &self.0);
         }
+    }
+
+    /// Whether there is nothing to read, as in cron: its end need not be sent in a request of its own.
+    pub(crate) fn stdin_is_null() -> bool {
+        let found = rustix::fs::fstat(std::io::stdin()).ok().zip(rustix::fs::stat("/dev/null").ok());
+        found.is_some_and(|(stdin, null)| (stdin.st_rdev, stdin.st_mode) == (null.st_rdev, null.st_mode))
     }
 
     pub(crate) fn size() -> TerminalSize {
@@ -87,6 +93,10 @@ mod other {
         pub(crate) fn enter() -> std::io::Result<Self> {
             Ok(Self)
         }
+    }
+
+    pub(crate) fn stdin_is_null() -> bool {
+        false
     }
 
     pub(crate) fn size() -> TerminalSize {
