@@ -3,18 +3,21 @@
 import { Copy } from "lucide-react";
 import { Button } from "../ui/Button";
 import { copyText } from "../ui/CopyAs";
-import { vscodeLink } from "./editor";
+import { EDITORS } from "./editor";
 
 const FIRST = "coffer ssh-config --write";
 
 export function OpenInEditor({ id }: { id: string }) {
   return (
     <p className="flex flex-wrap items-center gap-x-2 gap-y-1 border-t border-line px-4 py-3 text-sm">
-      <a href={vscodeLink(id)} className="text-accent underline">
-        Open in VS Code
-      </a>
+      <span className="text-dim">Open in</span>
+      {EDITORS.map(({ name, link }) => (
+        <a key={name} href={link(id)} className="text-accent underline">
+          {name}
+        </a>
+      ))}
       <span className="text-dim">
-        by SSH, also for other editors: host <code className="font-mono break-all">{id}.coffer</code>. Run this once
+        by SSH; other programs use the host <code className="font-mono break-all">{id}.coffer</code>. Run this once
         before:
       </span>
       <code className="rounded bg-raised px-2 py-0.5 font-mono text-xs">{FIRST}</code>
