@@ -309,3 +309,69 @@ def test_names_and_escapes(coffer, sandbox):
     finally:
         coffer("rm", name)
     coffer("show", name, code=4)
+
+
+@pytest.fixture
+def workshop(coffer, env, tmp_path):
+    """A repository with one commit, and agents that are lines of a shell."""
+    suffix = os.urandom(3).hex()
+    repository = f"answer-{suffix}"
+    made = json.loads(coffer("repo", "add", repository, "-o", "json"))
+    key = env.get("COFFER_API_KEY") or env["E2B_API_KEY"]
+    url = made["clone_url"].replace("http://", f"http://any:{key}@")
+    plain = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
+    work = tmp_path / "work"
+
+    def git(*words, cwd=work):
+        return subprocess.run(["git", *map(str, words)], cwd=cwd, env=plain, check=True, capture_output=True).stdout
+
+    git("clone", "-q", url, work, cwd=tmp_path)
+    (work / "answer").write_text("0\n")
+    git("add", "-A")
+    git("-c", "user.name=Ada", "-c", "user.email=ada@example.com", "commit", "-qm", "feat: begin")
+    git("push", "-q", "origin", "HEAD:refs/heads/main")
+    agents = {"right": "sleep 2; echo 42 > answer", "wrong": "echo 41 > answer"}
+    for name, line in agents.items():
+        definition = {"preset": "custom", "command": ["/bin/sh", "-c", line, "agent", "{prompt}"]}
+        coffer("agent", "add", f"{name}-{suffix}", "--definition", "-", stdin=json.dumps(definition).encode())
+    return repository, {name: f"{name}-{suffix}" for name in agents}, git
+
+
+def test_agents_compete_in_a_live_table(workshop, env):
+    repository, agents, git = workshop
+    words = [COFFER, "compete", "Find the answer", "--agents", ",".join(agents.values()), "--repo", repository]
+    words += ["--check", "grep -qx 42 answer"]
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=env)
+    os.close(theirs)
+    drawn = b""
+    with contextlib.suppress(OSError):  # the last writer is gone
+        while piece := os.read(terminal, 65536):
+            drawn += piece
+    os.close(terminal)
+    result = process.stdout.read().decode()
+    assert process.wait(120) == 0, (result, drawn)
+    winner = next(line for line in result.splitlines() if "winner" in line)
+    assert agents["right"] in winner and "passed" in winner
+    assert any(agents["wrong"] in line and "failed" in line for line in result.splitlines()), result
+    # On the terminal the table was drawn over itself while entries worked, and left nothing.
+    assert b"working" in drawn and drawn.count(b"A\x1b[J") > 1 and drawn.endswith(b"A\x1b[J")
+    assert "working" not in result
+
+
+def test_a_task_goes_from_a_line_to_a_merge(coffer, workshop):
+    repository, agents, git = workshop
+    words = ["--repo", repository, "--agent", agents["right"], "--check", "grep -qx 42 answer", "--start", "-o", "json"]
+    task = json.loads(coffer("task", "add", "Find the answer", *words))["id"]
+
+    def show():
+        return json.loads(coffer("task", "show", task, "-o", "json"))
+
+    eventually(lambda: show()["state"] == "in_review", show, 240)
+    assert b"+42" in coffer("task", "diff", task)
+    assert b"merged pull request" in coffer("task", "merge", task, "--method", "squash")
+    eventually(lambda: show()["state"] == "done", show, 60)
+    git("pull", "-q", "origin", "main")
+    assert git("show", "HEAD:answer") == b"42\n"
+    # There is nothing left to merge.
+    coffer("task", "merge", task, code=6)

@@ -131,3 +131,56 @@ fn forget_keys(headers: &mut HeaderMap) {
 fn session_of(headers: &HeaderMap<HeaderValue>) -> Option<String> {
     headers.get(SESSION)?.to_str().ok().map(str::to_string)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coffer_client::Client;
+    use http_body_util::{BodyExt as _, Full};
+
+    fn request(session: Option<&str>, body: &'static str) -> Request<Full<bytes::Bytes>> {
+        let mut request = Request::post("/mcp")
+            .header("host", "127.0.0.1")
+            .header("content-type", "application/json")
+            .header("accept", "application/json, text/event-stream");
+        if let Some(session) = session {
+            request = request.header(SESSION, session);
+        }
+        request.body(Full::new(bytes::Bytes::from_static(body.as_bytes()))).unwrap()
+    }
+
+    const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",
+        "capabilities":{},"clientInfo":{"name":"test","version":"0"}}}"#;
+    const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    const PING: &str = r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#;
+
+    #[tokio::test]
+    async fn a_session_whose_client_vanished_ends_and_gives_its_place_back() {
+        let stop = CancellationToken::new();
+        let service = Service::with_idle(stop.clone(), Duration::from_millis(300));
+        let caller = || Caller::new(Client::new("http://127.0.0.1:9", None).unwrap(), "key".into());
+        let place = Arc::new(());
+        let held: Box<dyn Any + Send + Sync> = Box::new(place.clone());
+        let Answer::Response(begun) = service.answer(request(None, INITIALIZE), caller(), Some(held)).await
+        else {
+            panic!("a session begins");
+        };
+        assert_eq!(begun.status(), 200);
+        let session = session_of(begun.headers()).unwrap();
+        begun.into_body().collect().await.unwrap();
+        let ready = service.answer(request(Some(&session), INITIALIZED), caller(), None).await;
+        assert!(matches!(ready, Answer::Response(answer) if answer.status() == 202));
+        assert_eq!((service.open_sessions(), Arc::strong_count(&place)), (1, 2));
+
+        // From here on the client is silent.
+        let ended = async {
+            while service.open_sessions() > 0 || Arc::strong_count(&place) > 1 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the session ends");
+        let late = service.answer(request(Some(&session), PING), caller(), None).await;
+        assert!(matches!(late, Answer::NoSession), "a client that comes back begins another one");
+        stop.cancel();
+    }
+}
