@@ -67,9 +67,12 @@ await click(page.getByRole('navigation', { name: 'Main' }).getByRole('link', { n
 await rest(2500)
 await session.send('Page.stopScreencast')
 // The browser sends a frame when something changes: each is shown until the next.
+const took = frames.at(-1).at - frames[0].at + 2
+// Half a minute, also from a slow machine.
+const pace = Math.min(1, 30 / took)
 const lines = frames.flatMap(({ file, at }, index) => {
   const next = frames[index + 1]?.at ?? at + 2
-  return [`file '${file}'`, `duration ${Math.max(0.02, next - at).toFixed(3)}`]
+  return [`file '${file}'`, `duration ${Math.max(0.02, (next - at) * pace).toFixed(3)}`]
 })
 writeFileSync(`${INTO}/list.txt`, `${lines.join('\n')}\nfile '${frames.at(-1).file}'\n`)
 console.log(`recorded ${frames.length} frames of ${(frames.at(-1).at - frames[0].at).toFixed(1)} s`)

@@ -23,7 +23,7 @@ interface StepProps {
 
 function Step({ done, title, children, action }: StepProps) {
   return (
-    <li className="flex items-center gap-3 px-4 py-3">
+    <li className="flex items-start gap-3 px-4 py-3">
       {done ? (
         <Check aria-hidden className="size-5 shrink-0 text-ok" />
       ) : (
@@ -35,8 +35,8 @@ function Step({ done, title, children, action }: StepProps) {
           <span className="sr-only">{done ? ", done" : ", to do"}</span>
         </p>
         <p className="text-dim">{children}</p>
+        {!done && action && <div className="mt-2">{action}</div>}
       </div>
-      {!done && action}
     </li>
   );
 }
