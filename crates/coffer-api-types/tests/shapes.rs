@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, code, competitions,
     connections, events, exec, executions, files, forks, git, host, keys, limits, logs, models, network,
-    policy, projects, pulls, queue, repositories, sandboxes, secrets, session, snapshots, tasks, templates,
-    transcripts, usage, volumes, webhooks,
+    policy, projects, pulls, queue, repositories, sandboxes, search, secrets, session, snapshots, tasks,
+    templates, transcripts, usage, volumes, webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -272,7 +272,7 @@ fn every_shape_reads_back_what_it_writes() {
         queue::Run, repositories::Branch, repositories::Protection, repositories::Repository,
         repositories::RepositoryDetail, repositories::RepositoryInfo, sandboxes::AtTimeout,
         sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, secrets::MasterKey,
-        secrets::Missing, secrets::Secret, session::Identity, session::OwnProject, session::SignInLink,
+        search::SearchHit, search::SearchResults, secrets::Missing, secrets::Secret, session::Identity, session::OwnProject, session::SignInLink,
         snapshots::Snapshot, tasks::AttentionShape, tasks::OnReview, tasks::PlaceShape,
         tasks::Task, templates::CatalogueBuild, templates::CatalogueTemplate,
         templates::RequestedTemplateBuild, templates::Template,
@@ -304,7 +304,7 @@ fn every_query_reads_back_what_it_writes() {
         executions::ExecutionQuery, executions::OutputQuery, executions::PlaceQuery,
         files::ListQuery, files::RemoveQuery, files::UserQuery, git::DiffQuery,
         git::RepositoryQuery, logs::FormQuery, logs::LogQuery, models::ModelCallQuery, network::ReachQuery,
-        pulls::DiffQuery, pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, snapshots::SnapshotQuery,
+        pulls::DiffQuery, pulls::IssueQuery, pulls::PullQuery, sandboxes::SampleQuery, sandboxes::SandboxQuery, search::SearchQuery, snapshots::SnapshotQuery,
         tasks::TaskQuery, templates::CatalogueLogQuery, templates::TemplateBuildLogQuery, templates::TemplateBuildQuery,
         templates::TemplateQuery, transcripts::TranscriptQuery, usage::ProjectQuery, usage::UsageQuery, webhooks::DeliveryQuery,
         PageQuery,

@@ -195,6 +195,8 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("GET", "/api/v1/events/stream", PROJECT),
     ("GET", "/api/v1/events/ws", PROJECT),
     ("GET", "/api/v1/logs", PROJECT),
+    // It looks over all of the project, and agents see only their own.
+    ("GET", "/api/v1/search", STAFF),
     // Sandboxes.
     ("GET POST", "/api/v1/sandboxes", PROJECT),
     ("GET DELETE", "/api/v1/sandboxes/{id}", PROJECT),

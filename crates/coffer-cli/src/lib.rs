@@ -38,6 +38,7 @@ mod profile;
 mod project;
 mod repos;
 mod sandboxes;
+mod search;
 mod ssh;
 mod tasks;
 mod templates;
@@ -132,6 +133,8 @@ pub enum Verb {
     Fix(Box<With<fix::Fix>>),
     /// Repositories of the project, and the forges that they are on
     Repo(With<repos::Repositories>),
+    /// Find tasks, repositories, pull requests, sandboxes, agents and lines of logs
+    Search(With<search::Search>),
     /// Coding agents of the project
     Agent(With<agents::Agents>),
     /// Volumes: directories that outlive sandboxes
@@ -217,6 +220,7 @@ impl Verb {
             Self::Compete(with) => with_server_and_signals!(*with),
             Self::Fix(with) => with_server_and_signals!(*with),
             Self::Repo(with) => with_server!(with),
+            Self::Search(with) => with_server!(with),
             Self::Agent(with) => with_server!(with),
             Self::Volume(with) => with_server!(with),
             Self::Secret(with) => with_server!(with),

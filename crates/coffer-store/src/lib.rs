@@ -50,6 +50,7 @@ mod sandbox;
 mod sandboxes;
 mod scope;
 mod sealing;
+mod search;
 mod secret;
 mod secrets;
 mod segments;
@@ -119,6 +120,7 @@ pub use sandbox::{
 };
 pub use scope::{Authenticated, Operator, Principal, ProjectScope, Scope};
 pub use sealing::{BadMasterKey, MasterKey};
+pub use search::{Found, FoundKind};
 pub use secret::Secret;
 pub use secrets::{
     BadSecretName, MOST_SECRETS, SecretInfo, SecretName, SecretTerms, SecretValues, UsableSecret,

@@ -16,6 +16,7 @@ use sqlx::{AnyConnection, Row};
 
 use crate::columns::{id, json as to_json, optional_id, storable};
 use crate::error::Doing;
+use crate::search::containing;
 use crate::select::Select;
 use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
@@ -273,16 +274,6 @@ impl Store {
             })
             .collect()
     }
-}
-
-/// The pattern of texts that have this word in them, in small letters.
-fn containing(word: &str) -> String {
-    let escaped: String = word
-        .to_lowercase()
-        .chars()
-        .flat_map(|c| ['%', '_', '\\'].contains(&c).then_some('\\').into_iter().chain([c]))
-        .collect();
-    format!("%{escaped}%")
 }
 
 async fn insert(

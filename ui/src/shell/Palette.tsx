@@ -1,20 +1,19 @@
-// The command palette: any page, live sandbox, task and project, by a few letters.
-import { useDeferredValue, useState } from "react";
+// The command palette: any page and action by a few letters, and any record of the project, found by the server.
+import { useDeferredValue, useEffect, useState } from "react";
 import { Command } from "cmdk";
 import { useNavigate } from "@tanstack/react-router";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useAgents } from "../api/agents";
-import { api, take } from "../api/client";
-import { useSandboxes } from "../api/sandboxes";
+import { LoaderCircle } from "lucide-react";
+import { api, take, type Schemas } from "../api/client";
 import { setSession, useSession } from "../api/session";
 import { visitProject } from "../api/signIn";
-import { useRepositories } from "../repositories/Repositories";
-import { nameOf } from "../sandbox/naming";
-import { toastError } from "../ui/feedback";
+import { ErrorBox, toastError } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { matches } from "./matches";
 import { useProjects } from "./ProjectSwitcher";
 import { setTheme } from "./theme";
+
+type Hit = Schemas["SearchHit"];
 
 const ITEM =
   "flex cursor-pointer items-center justify-between gap-3 rounded-md px-3 py-2 data-[selected=true]:bg-accent-soft data-[selected=true]:text-accent";
@@ -39,53 +38,138 @@ const PAGES = [
   ["/settings/policy", "Command policy"],
 ] as const;
 
-export function Palette({ onClose }: { onClose: () => void }) {
+const KINDS: [string, string][] = [
+  ["task", "Tasks"],
+  ["pull", "Pull requests"],
+  ["repository", "Repositories"],
+  ["sandbox", "Sandboxes"],
+  ["agent", "Agents"],
+  ["log", "Logs"],
+];
+
+const QUIET_MS = 120;
+
+/** What the server finds for the text, a moment after it was typed. */
+function useFound(typed: string, enabled: boolean) {
+  const deferred = useDeferredValue(typed.trim().slice(0, 100));
+  const [q, setQ] = useState(deferred);
+  useEffect(() => {
+    const timer = setTimeout(() => setQ(deferred), QUIET_MS);
+    return () => clearTimeout(timer);
+  }, [deferred]);
+  const query = useQuery({
+    queryKey: ["found", q],
+    queryFn: async () => {
+      const kinds = q === "" ? { kinds: "task" } : {};
+      const found = await take(
+        api.GET("/api/v1/search", { params: { query: { ...(q === "" ? {} : { q }), ...kinds, limit: 8 } } }),
+      );
+      return { q, items: found.items };
+    },
+    enabled,
+    placeholderData: keepPreviousData,
+    staleTime: 5000,
+  });
+  const isFresh = query.data?.q === typed.trim().slice(0, 100);
+  return { ...query, isFresh };
+}
+
+/** Buttons of the page that have a key, such as Start and Edit on a task. */
+function pageActions(): { name: string; key: string; button: HTMLElement }[] {
+  const buttons = [...document.querySelectorAll<HTMLElement>("#content [data-key]")];
+  return buttons
+    .map((button) => ({
+      button,
+      key: button.dataset.key ?? "",
+      name: (button.getAttribute("aria-label") ?? button.textContent ?? "").trim(),
+    }))
+    .filter(({ name, button }) => name !== "" && !button.hasAttribute("disabled"));
+}
+
+const titleOf = (hit: Hit) => plainText(hit.kind === "pull" ? `#${hit.number} ${hit.title}` : hit.title);
+
+export function Palette({ onClose, onShortcuts }: { onClose: () => void; onShortcuts: () => void }) {
   const navigate = useNavigate();
-  const { sandboxes } = useSandboxes("live");
   const { project, operatorKey } = useSession() ?? {};
   const [typed, setTyped] = useState("");
-  const q = useDeferredValue(typed.trim().slice(0, 100));
-  // The server looks through all tasks, so that one is found however old it is.
-  const tasks = useQuery({
-    queryKey: ["tasks", "found", q],
-    queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { limit: 20, q: q || undefined } } })),
-    enabled: project !== undefined,
-    placeholderData: keepPreviousData,
-  });
-  const agents = useAgents();
-  const repositories = useRepositories();
+  const [actions] = useState(pageActions);
+  // An agent sees only what is its own, and the search is over the project.
+  const found = useFound(typed, project !== undefined && project.agentId === undefined);
   const projects = useProjects(operatorKey !== undefined);
   const go = (act: () => unknown) => () => {
     onClose();
     act();
   };
+  const open = (hit: Hit) => {
+    const { kind, id } = hit;
+    if (kind === "task") return navigate({ to: "/tasks/$task", params: { task: id } });
+    if (kind === "repository") return navigate({ to: "/repositories/$repository", params: { repository: id } });
+    if (kind === "pull")
+      return navigate({
+        to: "/repositories/$repository/pulls/$number",
+        params: { repository: id, number: String(hit.number) },
+      });
+    if (kind === "sandbox") return navigate({ to: "/sandboxes/$id", params: { id } });
+    if (kind === "log") return navigate({ to: "/logs", search: { q: typed.trim() } });
+    return navigate({ to: "/settings/agents" });
+  };
+  const all = found.data?.items ?? [];
   return (
     <Command.Dialog
       open
-      onOpenChange={(open) => !open && onClose()}
+      onOpenChange={(next) => !next && onClose()}
       label="Command palette"
       filter={matches}
       overlayClassName="fixed inset-0 z-40 bg-black/50"
       contentClassName="fixed top-[12vh] left-1/2 z-50 w-[calc(100vw-24px)] max-w-xl -translate-x-1/2 overflow-hidden rounded-xl border border-line bg-surface shadow-xl"
     >
-      <Command.Input
-        autoFocus
-        value={typed}
-        onValueChange={setTyped}
-        placeholder="Find a task, sandbox, repository or page, or run an action"
-        className="w-full border-b border-line bg-transparent px-4 py-3 text-base outline-none placeholder:text-dim"
-      />
+      <div className="flex items-center border-b border-line pr-4">
+        <Command.Input
+          autoFocus
+          value={typed}
+          onValueChange={setTyped}
+          placeholder="Find a task, pull request, sandbox or page, or run an action"
+          className="w-full bg-transparent px-4 py-3 text-base outline-none placeholder:text-dim"
+        />
+        {found.isFetching && <LoaderCircle aria-hidden className="size-4 shrink-0 animate-spin text-dim" />}
+      </div>
+      {found.error !== null && found.data === undefined && project !== undefined && (
+        <ErrorBox error={found.error} retry={() => void found.refetch()} className="m-2" />
+      )}
       <Command.List className="max-h-[50vh] overflow-y-auto p-1.5 [&_[cmdk-group-heading]]:px-3 [&_[cmdk-group-heading]]:py-1.5 [&_[cmdk-group-heading]]:text-xs [&_[cmdk-group-heading]]:text-dim">
-        <Command.Empty className="p-4 text-center text-dim">No results.</Command.Empty>
+        <Command.Empty className="p-4 text-center text-dim">
+          {found.isFetching || !found.isFresh ? "Searching…" : "No results."}
+        </Command.Empty>
+        {actions.length > 0 && (
+          <Command.Group heading="This page">
+            {actions.map(({ name, key, button }) => (
+              <Command.Item key={key} value={`${name} this page`} className={ITEM} onSelect={go(() => button.click())}>
+                {name}
+                <kbd className="rounded border border-line px-1.5 text-xs">{key}</kbd>
+              </Command.Item>
+            ))}
+          </Command.Group>
+        )}
         <Command.Group heading="Actions">
           <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/board", search: { new: true } }))}>
             New task
+            <kbd className="rounded border border-line px-1.5 text-xs">c</kbd>
+          </Command.Item>
+          <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/board", search: { waiting: true } }))}>
+            Tasks that need you
+          </Command.Item>
+          <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/board", search: { list: true } }))}>
+            Tasks as a list
           </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/sandboxes", search: { create: true } }))}>
             Create a sandbox
           </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => navigate({ to: "/templates/new" }))}>
             Build a template
+          </Command.Item>
+          <Command.Item className={ITEM} onSelect={go(onShortcuts)}>
+            Keyboard shortcuts
+            <kbd className="rounded border border-line px-1.5 text-xs">?</kbd>
           </Command.Item>
           <Command.Item className={ITEM} onSelect={go(() => setTheme("light"))}>
             Light theme
@@ -107,65 +191,35 @@ export function Palette({ onClose }: { onClose: () => void }) {
             </Command.Item>
           ))}
         </Command.Group>
-        <Command.Group heading="Tasks">
-          {tasks.data?.items.map((task) => (
-            <Command.Item
-              key={task.id}
-              value={`${plainText(task.title)} ${task.id}`}
-              className={ITEM}
-              onSelect={go(() => navigate({ to: "/tasks/$task", params: { task: task.id } }))}
-            >
-              <span className="truncate">{plainText(task.title)}</span>
-              <span className="text-xs text-dim">{task.state.replaceAll("_", " ")}</span>
-            </Command.Item>
-          ))}
-        </Command.Group>
-        <Command.Group heading="Repositories">
-          {repositories.data?.items.map((one) => (
-            <Command.Item
-              key={one.id}
-              value={`${plainText(one.name)} ${one.id}`}
-              className={ITEM}
-              onSelect={go(() => navigate({ to: "/repositories/$repository", params: { repository: one.id } }))}
-            >
-              <span className="truncate">{plainText(one.name)}</span>
-              <span className="text-xs text-dim">repository</span>
-            </Command.Item>
-          ))}
-        </Command.Group>
-        <Command.Group heading="Agents">
-          {agents.data?.items.map((one) => (
-            <Command.Item
-              key={one.id}
-              value={`${plainText(one.name)} ${one.id}`}
-              className={ITEM}
-              onSelect={go(() => navigate({ to: "/settings/agents" }))}
-            >
-              <span className="truncate">{plainText(one.name)}</span>
-              <span className="text-xs text-dim">agent</span>
-            </Command.Item>
-          ))}
-        </Command.Group>
-        <Command.Group heading="Sandboxes">
-          {sandboxes.slice(0, 200).map((sandbox) => (
-            <Command.Item
-              key={sandbox.id}
-              value={`${nameOf(sandbox)} ${sandbox.id}`}
-              className={ITEM}
-              onSelect={go(() => navigate({ to: "/sandboxes/$id", params: { id: sandbox.id } }))}
-            >
-              <span className="truncate">{nameOf(sandbox)}</span>
-              <span className="text-xs text-dim">{sandbox.state}</span>
-            </Command.Item>
-          ))}
-        </Command.Group>
+        {KINDS.map(([kind, heading]) => {
+          const hits = all.filter((hit) => hit.kind === kind);
+          if (hits.length === 0) return null;
+          return (
+            <Command.Group key={kind} heading={heading}>
+              {hits.map((hit, at) => (
+                <Command.Item
+                  key={`${kind} ${hit.id} ${hit.number ?? at}`}
+                  value={`${titleOf(hit)} ${plainText(hit.about ?? "")} ${hit.id} ${hit.number ?? at}`}
+                  keywords={found.isFresh ? [typed] : []}
+                  className={ITEM}
+                  onSelect={go(() => open(hit))}
+                >
+                  <span className={kind === "log" ? "truncate font-mono text-xs" : "truncate"}>{titleOf(hit)}</span>
+                  <span className="max-w-40 shrink-0 truncate text-xs text-dim">
+                    {plainText([hit.about, hit.state?.replaceAll("_", " ")].filter(Boolean).join(" · "))}
+                  </span>
+                </Command.Item>
+              ))}
+            </Command.Group>
+          );
+        })}
         <Command.Group heading="Projects">
           {projects.data?.items.map((one) => (
             <Command.Item
               key={one.id}
               value={`${plainText(one.name)} ${one.id}`}
               className={ITEM}
-              onSelect={go(() => visitProject(one.id, one.name).then(() => navigate({ to: "/sandboxes" }), toastError))}
+              onSelect={go(() => visitProject(one.id, one.name).then(() => navigate({ to: "/board" }), toastError))}
             >
               <span className="truncate">{plainText(one.name)}</span>
               <span className="text-xs text-dim">project</span>

@@ -173,7 +173,7 @@ export function Shell() {
         </Radix.Portal>
       </Radix.Root>
       <Suspense>
-        {palette && <Palette onClose={() => setPalette(false)} />}
+        {palette && <Palette onClose={() => setPalette(false)} onShortcuts={() => setSheet(true)} />}
         {sheet && <ShortcutSheet onClose={() => setSheet(false)} />}
       </Suspense>
       <Toaster theme={dark ? "dark" : "light"} position="bottom-right" closeButton />

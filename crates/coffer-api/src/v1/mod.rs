@@ -33,6 +33,7 @@ mod repositories;
 mod samples;
 mod sandboxes;
 mod scrape;
+mod search;
 mod secrets;
 mod session;
 mod snapshots;
@@ -172,6 +173,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(executions::of_sandbox))
         .routes(routes!(logs::search))
         .routes(routes!(logs::find))
+        .routes(routes!(search::find))
         .routes(routes!(stream::follow))
         .routes(routes!(socket::open))
         .routes(routes!(exec::exec))

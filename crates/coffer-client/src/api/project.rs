@@ -5,6 +5,7 @@ use coffer_api_types::budgets::{Budget, ChangedBudget, NewBudget};
 use coffer_api_types::keys::{Key, MadeKey, NewKeyRequest, RotateRequest};
 use coffer_api_types::limits::{QuotaState, QuotasShape};
 use coffer_api_types::projects::{Project, ProjectName};
+use coffer_api_types::search::{SearchQuery, SearchResults};
 use coffer_api_types::secrets::{NewValue, Secret};
 use coffer_api_types::session::{Identity, SignIn, SignInLink};
 use coffer_api_types::usage::{Prices, UsageEntry, UsageQuery};
@@ -14,7 +15,7 @@ use coffer_api_types::webhooks::{
 };
 use http::Method;
 
-use crate::client::{Client, at};
+use crate::client::{Client, at, encode, with_query};
 use crate::error::Error;
 use crate::pages::Pages;
 
@@ -32,6 +33,11 @@ impl Client {
     /// Creates a one-time link with the rights of this client's key.
     pub async fn create_sign_in_link(&self) -> Result<SignInLink, Error> {
         self.call(Method::POST, &at(["sign-in-links"]), None::<&()>).await
+    }
+
+    /// Records of the project by words.
+    pub async fn search(&self, query: &SearchQuery) -> Result<SearchResults, Error> {
+        self.get(&with_query(at(["search"]), &encode(query))).await
     }
 
     /// The key's own project.

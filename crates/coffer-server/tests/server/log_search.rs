@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::app::TestApp;
 
 /// A sandbox that has written these lines, as soon as they are recorded.
-async fn writer(app: &TestApp, lines: &[&str]) -> String {
+pub(crate) async fn writer(app: &TestApp, lines: &[&str]) -> String {
     let id = app.create(json!({})).await;
     let agentd = app.engine.agentd(id.parse().unwrap());
     agentd.happen(7, ProcessFact::Started { command: "make".into(), tag: None, cwd: None, user: None });

@@ -49,6 +49,7 @@ mod reconcile;
 mod refusals;
 mod reviews;
 mod rollback;
+mod search;
 mod secrets;
 mod shares;
 mod sizes;

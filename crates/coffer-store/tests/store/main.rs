@@ -26,6 +26,7 @@ mod projects;
 mod reviews;
 mod runs;
 mod scopes;
+mod search;
 mod secrets;
 mod snapshots;
 mod storage;

@@ -424,6 +424,15 @@ fn owning(user: &User) {
             &["repo", "show", "nothing"],
         ],
     );
+    user.check(
+        "search",
+        &[
+            &["search", "app", "--kind", "repository"],
+            &["search", "no", "such", "words"],
+            &["search", "app", "--kind", "king"],
+            &["search", "app", "-n", "0"],
+        ],
+    );
     user.check_with("agent_add", "a-key\n", &[&["agent", "add", "goose"]]);
     user.check(
         "agent",

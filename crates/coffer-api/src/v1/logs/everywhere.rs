@@ -15,6 +15,8 @@ use coffer_api_types::logs::FoundLine;
 
 /// Sandboxes fetched at a time.
 const SANDBOXES_AT_ONCE: u32 = 50;
+/// Most bytes of logs that a glance looks through.
+const MOST_GLANCED: usize = 4 << 20;
 
 /// A position in all logs: in that of one sandbox, after which the older sandboxes follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +88,26 @@ pub(in crate::v1) async fn find(
             return Ok(seen.page(None));
         }
     }
+}
+
+/// The first lines with this text in the newest logs. It looks through less than [`find`] and waits for nothing.
+pub(in crate::v1) async fn glance(
+    app: &Arc<App>,
+    caller: Caller<Read>,
+    text: &str,
+    limit: u32,
+) -> Result<Vec<FoundLine>, ApiError> {
+    let query = LogQuery { search: Some(text.to_string()), limit: Some(limit), ..LogQuery::default() };
+    let search = Search::of(&query, |_| Ok(Place::default()))?;
+    let filter = ListFilter { order: Order::NewestFirst, limit: SANDBOXES_AT_ONCE, ..ListFilter::default() };
+    let page = app.store.list(&caller.scope, &filter).await.map_err(ApiError::store)?;
+    let mut seen = Seen { app: app.clone(), caller, search, left: MOST_GLANCED, found: Vec::new() };
+    for row in &page.rows {
+        if seen.log_of(Cursor::after(row), Place::default()).await?.is_some() {
+            break;
+        }
+    }
+    Ok(seen.found)
 }
 
 /// A search in progress.
