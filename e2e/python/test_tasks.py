@@ -301,21 +301,75 @@ def test_cancelled_nothing_is_left(board):
     assert board.fetched("branch", "--remotes") == "origin/main"
 
 
-def test_a_budget_ends_the_agent_that_is_over_it(board):
+def waits(board: Board, task: str, code: str) -> dict:
+    """Waits until the attempt waits for a person, and returns what it asks."""
+
+    def asked():
+        attention = board.shown(task)["needs_attention"]
+        return attention if attention and attention["code"] == code else None
+
+    board.eventually(asked, 120)
+    return board.get(f"/tasks/{task}/question")
+
+
+def test_at_its_budget_a_task_waits_for_a_person(board):
     spent = '{"type": "result", "subtype": "success", "total_cost_usd": 2.5, "result": "spent"}'
-    script = f"echo '{spent}'; echo some > work; if [ -z \"${{CHEAP:-}}\" ]; then sleep 600; fi"
+    script = f"echo '{spent}'; echo $COFFER_TURN >> work; if [ $COFFER_TURN = 1 ]; then sleep 600; fi"
     task = board.task(script, definition={"output": "claude_stream"}, budget=1.0)
     board.start(task)
-    needs(board.over(task), "budget_exceeded", "2.5 USD", "1 USD")
+    question = waits(board, task, "budget_wanted")
+    assert (question["kind"], question["spent"], question["budget"]) == ("budget", 2.5, 1.0), question
+    assert "2.5 USD" in question["message"] and "1 USD" in question["message"], question
     sandbox = board.attempts(task)[0]["sandbox_id"]
-    assert board.get(f"/sandboxes/{sandbox}/processes")["items"] == []
+    board.eventually(lambda: board.get(f"/sandboxes/{sandbox}")["state"] == "paused")
+    board.post(f"/tasks/{task}/answer", 422, answer="raise", budget=2.5)
+    board.post(f"/tasks/{task}/answer", answer="raise", budget=10)
+    done = board.over(task)
+    assert (done["state"], done["needs_attention"], done["budget"]) == ("in_review", None, 10.0), done
+    [attempt] = board.attempts(task)
+    assert (attempt["agent_cost"], attempt["sandbox_id"]) == (5.0, sandbox)
+    assert board.fetched("show", f"origin/{done['branch']}:work") == "1\n2"
+    assert board.live() == []
+
+    # Finished, what is there is a draft.
+    task = board.task(script, definition={"output": "claude_stream"}, budget=1.0, check_command="false")
     board.start(task)
-    needs(board.over(task), "budget_exceeded", "earlier attempts")
-    board.call("PATCH", f"/tasks/{task}", (200,), json={"budget": 10})
-    board.start(task, agent_id=board.agent(script, output="claude_stream", env={"CHEAP": "1"}))
+    waits(board, task, "budget_wanted")
+    board.post(f"/tasks/{task}/answer", answer="finish")
     done = board.over(task)
     assert done["state"] == "in_review", done
-    assert [attempt["agent_cost"] for attempt in board.attempts(task)] == [2.5, None, 2.5]
+    [pull] = [pull for pull in board.pulls() if pull["head"] == done["branch"]]
+    assert pull["draft"] and "This is a draft" in pull["body"], pull
+    assert board.fetched("show", f"origin/{done['branch']}:work") == "1"
+    board.post(f"/tasks/{task}/answer", 409, answer="finish")
+    # Its attempts cost as much as its budget: another one does not begin.
+    board.start(task)
+    needs(board.over(task), "budget_exceeded", "earlier attempts")
+
+
+def test_an_interrupted_agent_keeps_its_work_and_goes_on(board):
+    # It takes Ctrl-C as programs do, and writes what it has.
+    script = """
+        echo "$1" >> told
+        if [ $COFFER_TURN = 1 ]; then trap 'echo stopped > end; exit 130' INT; echo half > work; touch /tmp/on; sleep 600 & wait; fi
+        echo whole > work"""
+    task = board.task(script)
+    board.post(f"/tasks/{task}/interrupt", 409)
+    board.start(task)
+    attempt = at_work(board, task)
+    look = {"command": "test -e /tmp/on && echo yes || echo no"}
+    board.eventually(lambda: "yes" in board.post(f"/sandboxes/{attempt['sandbox_id']}/exec", **look)["stdout"])
+    board.post(f"/tasks/{task}/interrupt")
+    question = waits(board, task, "interrupted")
+    assert question["answers"] == ["go_on", "finish", "stop"]
+    board.post(f"/tasks/{task}/messages", body="the other door")
+    done = board.over(task)
+    assert (done["state"], done["needs_attention"]) == ("in_review", None), done
+    told = board.fetched("show", f"origin/{done['branch']}:told")
+    assert "a person interrupted you" in told and "the other door" in told, told
+    for name, text in [("end", "stopped"), ("work", "whole")]:
+        assert board.fetched("show", f"origin/{done['branch']}:{name}") == text
+    assert len(board.attempts(task)) == 1 and board.live() == []
 
 
 def test_an_agent_has_the_limits_of_its_definition(board):

@@ -30,6 +30,14 @@ AT_ONCE = 3
 AGENT = """
 echo begun >> ran; sleep 0.4; echo working; sleep 0.4; echo "$COFFER_TASK_ID" > mine; sleep 0.2; echo done
 """
+# Is at its budget in its first turn.
+SPENDER = """
+echo begun >> ran
+if [ "$COFFER_TURN" = 1 ]; then
+    echo '{"type": "result", "subtype": "success", "total_cost_usd": 2.5, "result": "spent"}'
+    sleep 600
+fi
+"""
 PLAIN = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",
@@ -187,3 +195,40 @@ def test_tasks_with_kills_at_random_moments(works, capsys):
         works.check_new()
     works.check()
     say(capsys, f"tasks: killed {killed} at random moments, {len(works.tasks)} tasks, all right; seed {SEED}")
+
+
+@pytest.mark.timeout(120 + 240 * 8)
+def test_a_waiting_task_with_kills(works, capsys):
+    """Killed while it asks, rests, waits and wakes, it asks once and goes on once."""
+    dice = random.Random(SEED)
+    moments = [(step, role) for step in ["ask-1", "rest-1", "settle-1", "wake-1"] for role in ROLES]
+    if not LONG:
+        moments = dice.sample(moments, 1)
+    definition = {"preset": "custom", "command": ["/bin/sh", "-euc", SPENDER, "agent", "{prompt}"]}
+    definition["output"] = "claude_stream"
+    agent = works.api("POST", "/agents", {"name": "spender", "definition": definition})["id"]
+    for step, role in moments:
+        new = {"title": "Spend", "repository": "app", "agent_id": agent, "budget": 1.0}
+        task = works.api("POST", "/tasks", new)["id"]
+        works.api("POST", f"/tasks/{task}/start", {})
+        is_early = step in ("ask-1", "rest-1")
+        if is_early:
+            works.kill_at(task, step, role, 0)
+        eventually(lambda task=task: works.reached(task, "answer-1"), lambda task=task: works.story(task), END_S)
+        works.place.kill(role)
+        assert works.api("GET", f"/tasks/{task}")["needs_attention"]["code"] == "budget_wanted"
+        works.api("POST", f"/tasks/{task}/answer", {"answer": "raise", "budget": 9})
+        if not is_early:
+            works.kill_at(task, step, role, 0)
+        eventually(lambda task=task: works.is_over(task), lambda task=task: works.story(task), END_S)
+        shown = works.api("GET", f"/tasks/{task}")
+        assert (shown["state"], shown["attempts"], shown["budget"]) == ("in_review", 1, 9.0), works.story(task)
+        events = works.api("GET", f"/events?subject={task}&limit=200")["items"]
+        kinds = [event["kind"] for event in events]
+        assert (kinds.count("task.needs_attention"), kinds.count("task.answered")) == (1, 1), kinds
+        works.git("fetch", "--quiet", "origin")
+        ran = works.git("show", f"origin/{shown['branch']}:ran")
+        assert ran == "begun\nbegun", f"{step} {role}: {ran}"
+    live = works.api("GET", "/sandboxes?state=creating,running,paused")["items"]
+    assert live == [], f"sandboxes are left: {live}"
+    say(capsys, f"tasks: {2 * len(moments)} kills around a question, all right; seed {SEED}")

@@ -218,6 +218,7 @@ test(
       agents: '/settings/agents',
       secrets: '/settings/secrets',
       budgets: '/settings/budgets',
+      schedules: '/settings/schedules',
       forges: '/settings/connections',
       webhooks: '/settings/webhooks',
       policy: '/settings/policy',

@@ -330,6 +330,7 @@ const tree = root.addChildren([
     page("/settings/agents", () => import("./settings/Agents"), "Agents"),
     page("/settings/secrets", () => import("./settings/Secrets"), "Secrets"),
     page("/settings/budgets", () => import("./settings/Budgets"), "Budgets"),
+    page("/settings/schedules", () => import("./settings/Schedules"), "Schedules"),
     page("/settings/webhooks", () => import("./settings/Webhooks"), "Webhooks"),
     page("/settings/connections", () => import("./settings/Connections"), "Connections"),
     page("/settings/policy", () => import("./settings/CommandPolicy"), "CommandPolicy"),

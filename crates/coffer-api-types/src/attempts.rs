@@ -1,6 +1,6 @@
 //! Attempts at tasks, their steps, and comments.
 
-use coffer_core::{AgentId, TaskState};
+use coffer_core::{AgentId, Answer, Question, TaskState};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -28,6 +28,64 @@ pub struct Start {
 pub struct Cancel {
     /// For people.
     pub reason: Option<String>,
+}
+
+/// Why an attempt waits for a person.
+#[derive(Debug, ToSchema)]
+#[schema(as = TaskQuestionKind, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) enum QuestionKindShape {
+    Budget,
+    OtherBudget,
+    Interrupted,
+}
+
+/// How a question is answered.
+#[derive(Debug, ToSchema)]
+#[schema(as = TaskAnswer, rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub(crate) enum AnswerShape {
+    Raise,
+    GoOn,
+    Finish,
+    Stop,
+}
+
+/// What an attempt waits for a person to say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = TaskQuestion)]
+pub struct TaskQuestion {
+    pub task_id: String,
+    pub run_id: String,
+    /// The turn after which it was asked.
+    pub turn: i64,
+    /// `budget`: the task's is spent; `other_budget`: that of the project or of the sandbox is; `interrupted`: a person
+    /// stopped the agent.
+    #[schema(value_type = QuestionKindShape)]
+    pub kind: Question,
+    pub message: String,
+    /// What the task cost so far, and its budget, in the server's currency.
+    pub spent: Option<f64>,
+    pub budget: Option<f64>,
+    /// The answers that it can be given.
+    #[schema(value_type = Vec<AnswerShape>)]
+    pub answers: Vec<Answer>,
+    pub asked_at: String,
+    /// Without an answer, what is there becomes a draft of a pull request then.
+    pub until: String,
+}
+
+/// An answer to the question that an attempt waits with.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAnswer {
+    /// `raise` the task's budget; `go_on` with what was said; `finish`: what is there becomes a draft of a pull request;
+    /// `stop`: what is there is pushed to the branch, and the attempt ends.
+    #[schema(value_type = AnswerShape)]
+    pub answer: Answer,
+    /// The new budget of the task, with `raise`: more than it cost so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<f64>,
 }
 
 /// A new message to a task.

@@ -42,6 +42,7 @@ pub mod pulls;
 pub mod queue;
 pub mod repositories;
 pub mod sandboxes;
+pub mod schedules;
 pub mod search;
 pub mod secrets;
 pub mod session;

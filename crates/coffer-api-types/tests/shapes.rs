@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, code, competitions,
     connections, events, exec, executions, files, forks, git, host, keys, limits, logs, models, network,
-    policy, projects, pulls, queue, repositories, sandboxes, search, secrets, session, snapshots, tasks,
-    templates, transcripts, usage, volumes, webhooks,
+    policy, projects, pulls, queue, repositories, sandboxes, schedules, search, secrets, session, snapshots,
+    tasks, templates, transcripts, usage, volumes, webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -227,7 +227,7 @@ fn report(results: &[(&str, Result<(), String>)]) {
 #[test]
 fn every_shape_reads_back_what_it_writes() {
     let requests = all![check:
-        agents::AgentSetup, agents::NewAgent, artifacts::NewArtifact, attempts::Cancel, attempts::NewMessage,
+        agents::AgentSetup, agents::NewAgent, artifacts::NewArtifact, attempts::Cancel, attempts::NewAnswer, attempts::NewMessage,
         attempts::Start, budgets::ChangedBudget, budgets::NewBudget, code::NewCode,
         code::NewCodeContext, competitions::Cancel,
         competitions::NewCompetition, competitions::NewEntry, competitions::Pick,
@@ -238,7 +238,8 @@ fn every_shape_reads_back_what_it_writes() {
         pulls::LineComment, pulls::Merge, pulls::OpenIssue, pulls::OpenPull, pulls::Say,
         pulls::SetStatus, repositories::ChangedRepository, repositories::NewProtection,
         repositories::NewRepository, sandboxes::Extension, sandboxes::NewSandbox,
-        sandboxes::PauseBody, sandboxes::ResumeBody, secrets::NewValue, session::SignIn,
+        sandboxes::PauseBody, sandboxes::ResumeBody, schedules::ChangedSchedule, schedules::NewSchedule,
+        schedules::ScheduledTask, secrets::NewValue, session::SignIn,
         snapshots::NewSnapshot, snapshots::RollbackBody, tasks::ChangedTask, tasks::NewTask,
         templates::CatalogueBuildRequest, templates::NewTemplateBuild, templates::NewTemplateStep,
         templates::RegistryLogin,
@@ -248,7 +249,7 @@ fn every_shape_reads_back_what_it_writes() {
         ErrorShape, agents::Agent, agents::AgentTemplate, agents::AgentTest, agents::Definition,
         agents::PresetInfo, agents::PresetLogin, agents::PresetRecipe, agents::SetUpAgent, artifacts::Artifact,
         attempts::Attempt, attempts::Failure, attempts::Message, attempts::Move, attempts::ReportedUsage,
-        attempts::StepShape, attempts::StepStateShape, audit::Audited, budgets::Action,
+        attempts::StepShape, attempts::StepStateShape, attempts::TaskQuestion, audit::Audited, budgets::Action,
         budgets::Budget, budgets::Period, code::CodeArtifact, code::CodeContext, code::CodeEnd,
         code::CodeError, code::CodeFailed, code::CodeRan, code::CodeResult, code::CodeStarted,
         code::CodeSummary, competitions::Check, competitions::ComparedFile,
@@ -271,7 +272,7 @@ fn every_shape_reads_back_what_it_writes() {
         pulls::Status, pulls::Statuses, queue::Queue, queue::QueueCounts, queue::QueueLimits,
         queue::Run, repositories::Branch, repositories::Protection, repositories::Repository,
         repositories::RepositoryDetail, repositories::RepositoryInfo, sandboxes::AtTimeout,
-        sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, secrets::MasterKey,
+        sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, schedules::Schedule, schedules::ScheduleRun, schedules::TaskOfSchedule, secrets::MasterKey,
         search::SearchHit, search::SearchResults, secrets::Missing, secrets::Secret, session::Identity, session::OwnProject, session::SignInLink,
         snapshots::Snapshot, tasks::AttentionShape, tasks::OnReview, tasks::PlaceShape,
         tasks::Task, templates::CatalogueBuild, templates::CatalogueTemplate,

@@ -38,6 +38,7 @@ mod profile;
 mod project;
 mod repos;
 mod sandboxes;
+mod schedules;
 mod search;
 mod ssh;
 mod tasks;
@@ -121,6 +122,8 @@ pub enum Verb {
     Ports(With<ports::Ports>),
     /// Tasks: work for agents, from a prompt to a pull request
     Task(With<tasks::Tasks>),
+    /// Schedules: tasks that start by the clock
+    Schedule(With<schedules::Schedules>),
     /// Let agents compete at the same work in forks of one sandbox, and watch them
     ///
     /// Ctrl-C cancels the competition. `--detach` leaves it running.
@@ -217,6 +220,7 @@ impl Verb {
             Self::Whoami(with) => with_server!(with),
             Self::Ports(with) => with_server!(with),
             Self::Task(with) => with_server!(with),
+            Self::Schedule(with) => with_server!(with),
             Self::Compete(with) => with_server_and_signals!(*with),
             Self::Fix(with) => with_server_and_signals!(*with),
             Self::Repo(with) => with_server!(with),

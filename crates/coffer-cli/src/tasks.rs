@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use coffer_api_types::attempts::{Cancel, NewMessage, Start};
+use coffer_api_types::attempts::{Cancel, NewAnswer, NewMessage, Start};
 use coffer_api_types::git::DiffQuery;
 use coffer_api_types::pulls::{Merge, Pull, PullQuery};
 use coffer_api_types::tasks::{NewTask, Task, TaskQuery};
-use coffer_core::TaskId;
+use coffer_core::{Answer, TaskId};
 
 use crate::agents;
 use crate::context::{Context, pick};
@@ -81,6 +81,25 @@ enum TaskVerb {
         /// Start the next attempt with it
         #[arg(long)]
         start: bool,
+    },
+    /// Stop the agent's turn; its work stays, and the attempt waits for what you say next
+    Interrupt { task: String },
+    /// Answer an attempt that waits for you, at its budget or interrupted; without an answer, show what it waits for
+    #[command(visible_alias = "budget")]
+    Answer {
+        task: String,
+        /// Raise the task's budget to this, and let the agent go on
+        #[arg(long, value_name = "AMOUNT", group = "answer")]
+        raise: Option<f64>,
+        /// Let the agent go on
+        #[arg(long, group = "answer")]
+        go_on: bool,
+        /// Make a draft of a pull request from what is there
+        #[arg(long, group = "answer")]
+        finish: bool,
+        /// Push what is there to the branch, and end the attempt
+        #[arg(long, group = "answer")]
+        stop: bool,
     },
     /// Cancel a task and its attempt in progress
     Cancel {
@@ -221,6 +240,35 @@ impl Tasks {
                 let body = text(message.or_else(|| Some("-".into())))?;
                 let said = client.say(&task.id, &NewMessage { body, file, line, start }).await?;
                 context.printer.done(&format!("sent message {} to {}", said.number, task.id), &said)?;
+            }
+            TaskVerb::Interrupt { task } => {
+                let task = resolve(context, &task).await?;
+                let asked = client.interrupt_task(&task.id).await?;
+                let told = format!(
+                    "interrupted {0}: `coffer task say {0} MESSAGE` lets it go on, `coffer task answer {0} --finish` ends it",
+                    task.id
+                );
+                context.printer.done(&told, &asked)?;
+            }
+            TaskVerb::Answer { task, raise, go_on, finish, stop } => {
+                let task = resolve(context, &task).await?;
+                let answer = match (raise, go_on, finish, stop) {
+                    (Some(_), ..) => Answer::Raise,
+                    (_, true, ..) => Answer::GoOn,
+                    (_, _, true, _) => Answer::Finish,
+                    (_, _, _, true) => Answer::Stop,
+                    _ => {
+                        context.printer.show(&client.task_question(&task.id).await?)?;
+                        return Ok(0);
+                    }
+                };
+                let answered = client.answer_task(&task.id, &NewAnswer { answer, budget: raise }).await?;
+                let told = match answer {
+                    Answer::Raise | Answer::GoOn => format!("{} goes on", task.id),
+                    Answer::Finish => format!("{} becomes a draft of a pull request", task.id),
+                    Answer::Stop | Answer::Unanswered => format!("stopped {}", task.id),
+                };
+                context.printer.done(&told, &answered)?;
             }
             TaskVerb::Cancel { task, reason } => {
                 let task = resolve(context, &task).await?;

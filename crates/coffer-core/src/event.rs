@@ -42,8 +42,9 @@ pub use sandbox::{
 };
 pub use work::{
     CompetitionCreated, CompetitionEntry, CompetitionMoved, CompetitionRanked, CompetitionWinner,
-    RunCancelling, RunEnded, RunKind, RunParked, RunSignalled, RunUnwinding, StepFailed, StepFinished,
-    StepStarted, StepUndone, TaskChanged, TaskDeleted, TaskMoved, TaskNeedsAttention, TaskProgress, TaskSaid,
+    RunCancelling, RunEnded, RunKind, RunParked, RunSignalled, RunUnwinding, ScheduleNote, StepFailed,
+    StepFinished, StepStarted, StepUndone, TaskAnswered, TaskChanged, TaskDeleted, TaskInterrupted,
+    TaskMoved, TaskNeedsAttention, TaskProgress, TaskSaid,
 };
 
 /// A row of the log that this version cannot read as an [`Event`].
@@ -161,6 +162,22 @@ events! {
     TaskProgress(TaskProgress) = "task.progress",
     /// A person must look at a task.
     TaskNeedsAttention(TaskNeedsAttention) = "task.needs_attention",
+    /// A person answered what an attempt at a task waited for, or nobody did in time.
+    TaskAnswered(TaskAnswered) = "task.answered",
+    /// A person asked the agent of a task to stop its turn.
+    TaskInterrupted(TaskInterrupted) = "task.interrupted",
+    /// A schedule was created.
+    ScheduleCreated(ScheduleNote) = "schedule.created",
+    /// A schedule was changed, paused or resumed.
+    ScheduleChanged(ScheduleNote) = "schedule.changed",
+    /// A schedule was deleted; its tasks stay.
+    ScheduleRemoved(ScheduleNote) = "schedule.removed",
+    /// A schedule created a task and started it.
+    ScheduleStarted(ScheduleNote) = "schedule.started",
+    /// The time of a schedule came, and its last task is still open.
+    ScheduleSkipped(ScheduleNote) = "schedule.skipped",
+    /// The time of a schedule came, and its task could not start.
+    ScheduleFailed(ScheduleNote) = "schedule.failed",
     /// A run waits for a slot.
     RunQueued(RunKind) = "run.queued",
     /// A run began.

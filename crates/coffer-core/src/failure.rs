@@ -37,6 +37,9 @@ pub enum StepCode {
     /// The branch has moved between commit and push.
     #[strum(message = "start again: the next attempt continues from what is on the branch")]
     BranchMoved,
+    /// A budget is spent: the agent has stopped, and the attempt waits for a person.
+    #[strum(message = "raise the budget, finish or stop: `coffer task answer`")]
+    BudgetWanted,
     /// A person or another attempt cancelled the run.
     #[strum(message = "nothing; start again if it was a mistake")]
     Cancelled,
@@ -58,6 +61,9 @@ pub enum StepCode {
     /// The run's input cannot be read.
     #[strum(message = "start again; a run of a newer version of the server needs that version")]
     InputUnreadable,
+    /// A person interrupted the agent, and the attempt waits for what they say.
+    #[strum(message = "send a message, or go on, finish or stop: `coffer task answer`")]
+    Interrupted,
     /// What a step left in the journal cannot be read.
     #[strum(message = "start again; a run of a newer version of the server needs that version")]
     JournalUnreadable,
@@ -117,6 +123,9 @@ pub enum StepCode {
     /// A program that was started earlier still runs.
     #[strum(message = "wait, or end the program, then start again")]
     StillRunning,
+    /// A person stopped the attempt; its work is on the branch.
+    #[strum(message = "start again to continue from there")]
+    Stopped,
     /// The database failed.
     #[strum(message = "an operator looks at the database; then start again")]
     Store,

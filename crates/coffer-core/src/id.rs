@@ -71,6 +71,10 @@ pub enum Runner {}
 #[derive(Debug)]
 pub enum Task {}
 
+/// Marks ids of schedules.
+#[derive(Debug)]
+pub enum Schedule {}
+
 /// Marks ids of repositories.
 #[derive(Debug)]
 pub enum Repository {}
@@ -151,6 +155,8 @@ pub type RunnerId = Id<Runner>;
 pub type GitOperationId = Id<GitOperation>;
 /// Names one task.
 pub type TaskId = Id<Task>;
+/// Names one schedule of tasks.
+pub type ScheduleId = Id<Schedule>;
 /// Names one webhook.
 pub type WebhookId = Id<Webhook>;
 /// Names one delivery to a webhook, over all tries.

@@ -39,10 +39,12 @@ pub mod mirrors;
 pub mod model;
 pub mod network;
 pub mod pkt_line;
+mod question;
 mod record;
 mod refusal;
 mod role;
 mod run;
+pub mod schedule;
 pub mod settings;
 mod snapshot;
 mod state;
@@ -63,10 +65,12 @@ pub use failure::{FailureCode, StepCode};
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, BuildId, CommentId, CompetitionId, ConnectionId,
     DeliveryId, ExecutionId, GitOperationId, Id, KeyId, ModelCallId, ModelGrantId, ProjectId, RepositoryId,
-    ReservationId, RunId, RunnerId, SandboxId, SecretId, SnapshotId, TaskId, TemplateId, VolumeId, WebhookId,
+    ReservationId, RunId, RunnerId, SandboxId, ScheduleId, SecretId, SnapshotId, TaskId, TemplateId,
+    VolumeId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::{BadSize, LargestSize, Limits, SizeWish};
+pub use question::{Answer, Question};
 pub use record::{ArtifactKind, BudgetAction, BudgetPeriod, ExecutionSource, ExecutionState};
 pub use refusal::Refusal;
 pub use role::{BadKeyKind, BadRole, KeyKind, Role};

@@ -5,23 +5,27 @@
 //!                                       └───── correct ⟲ ─────┘
 //! ```
 //!
+//! A turn that is ended at a budget or by a person is followed by a [`standstill`].
+//!
 //! A [`Workshop`] implements the steps; this file has their order, their results and their undo. A run is one
 //! attempt: messages that arrive after its end start the next.
 
+mod standstill;
 mod workshop;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::agent::{AgentReport, Reported, Said};
-use coffer_core::{AgentId, RunId, SandboxId, StepCode, TaskId};
+use coffer_core::{AgentId, Answer, RunId, SandboxId, StepCode, TaskId};
 use coffer_store::{AttemptNote, ProjectScope, Store, TaskMessage, Unwinding};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use self::workshop::Settled;
 use crate::{Kind, Run, Start, StepError, Stop};
 
-pub use workshop::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
+pub use workshop::{AgentTurn, Brief, Checked, Ending, Halt, Pull, Turn, Workshop};
 
 /// Most turns of an attempt, before a person must start the next.
 const MOST_TURNS: usize = 20;
@@ -36,11 +40,14 @@ pub const USUAL_CHECK_TRIES: i64 = 3;
 const MOST_EARLIER: usize = 16 * 1024;
 const LONGEST_WORDS: usize = 2 * 1024;
 const PAGE: u32 = 200;
+/// How long an attempt waits for a person, unless the settings say it.
+pub const USUAL_ANSWER_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 /// Executes runs of tasks with a workshop.
 pub struct TaskKind<W: ?Sized> {
     store: Store,
     workshop: Arc<W>,
+    answer_within: Duration,
 }
 
 impl<W: ?Sized> std::fmt::Debug for TaskKind<W> {
@@ -67,18 +74,28 @@ struct Heard {
     texts: Vec<String>,
     #[serde(default)]
     said: Vec<Said>,
+    /// Who interrupted the turn in the moment of its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    interrupted: Option<String>,
 }
 
 impl Heard {
     fn of(last: i64, texts: Vec<String>, said: Vec<Said>) -> Self {
         let old = texts.into_iter().map(|body| Said { body, ..Said::default() });
-        Self { last, texts: Vec::new(), said: old.chain(said).collect() }
+        Self { last, texts: Vec::new(), said: old.chain(said).collect(), interrupted: None }
     }
 }
 
 impl<W: Workshop + ?Sized> TaskKind<W> {
     pub fn new(store: Store, workshop: Arc<W>) -> Self {
-        Self { store, workshop }
+        Self { store, workshop, answer_within: USUAL_ANSWER_WITHIN }
+    }
+
+    /// Attempts wait this long for a person.
+    #[must_use]
+    pub const fn answer_within(mut self, time: Duration) -> Self {
+        self.answer_within = time;
+        self
     }
 
     /// Reads the task at the start of the run.
@@ -162,6 +179,15 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
         Ok(Before { said, ended: ended.map(|ended| cut(&ended, LONGEST_WORDS)), last_words })
     }
 
+    /// What was said, and whether a person interrupted the turn in the moment of its end.
+    async fn hear_after(&self, run: RunId, task: TaskId, after: i64, turn: i64) -> Result<Heard, StepError> {
+        let interrupted = self.store.interrupted_by(run, turn).await?;
+        if interrupted.is_some() {
+            return Ok(Heard { interrupted, ..Heard::of(after, Vec::new(), Vec::new()) });
+        }
+        self.hear(run, task, after).await
+    }
+
     async fn hear(&self, run: RunId, task: TaskId, after: i64) -> Result<Heard, StepError> {
         let said = self.store.hear_task(run, task, after).await?;
         let last = said.last().map_or(after, |message| message.number);
@@ -170,6 +196,33 @@ impl<W: Workshop + ?Sized> TaskKind<W> {
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
         Ok(self.store.note_attempt(start.run, start.fence, note).await?)
+    }
+}
+
+/// How the work ends before its agent was done.
+#[derive(Debug)]
+enum Closing {
+    /// With a draft of a pull request, for this reason.
+    Draft(String),
+    /// On its branch, by this person.
+    Stopped(String),
+}
+
+impl Closing {
+    /// `None` if the agent goes on.
+    fn of(settled: &Settled) -> Option<Self> {
+        let by = settled.by.as_deref().unwrap_or("a person");
+        match settled.answer {
+            Answer::Raise | Answer::GoOn => None,
+            Answer::Finish => Some(Self::Draft(format!("{by} finished it before its agent was done"))),
+            Answer::Unanswered => Some(Self::Draft("nobody answered in time what it waited for".into())),
+            Answer::Stop => Some(Self::Stopped(format!("{by} stopped the attempt"))),
+        }
+    }
+
+    fn why(&self) -> &str {
+        let (Self::Draft(why) | Self::Stopped(why)) = self;
+        why
     }
 }
 
@@ -266,7 +319,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
     async fn execute(&self, run: &mut Run) -> Result<Value, Stop> {
         let asked: Asked = run.input()?;
         let (id, project) = (run.id(), run.project());
-        let brief: Brief =
+        let mut brief: Brief =
             run.step("prepare").nothing_to_undo().run(|_| self.prepare(id, project, &asked)).await?;
         let shop = &*self.workshop;
 
@@ -317,16 +370,21 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
         // Corrections so far. Each check and each turn is a step: a server that takes over knows which of them were.
         let mut corrections = 0;
         let mut gave_up = None;
+        // Why the turn before was ended before its time, and why the work goes no further.
+        let mut halted: Option<Halt> = None;
+        let mut closing: Option<Closing> = None;
         'work: loop {
             loop {
                 number += 1;
+                let turns = i64::try_from(number).unwrap_or(i64::MAX);
                 let turn: AgentTurn = run
                     .step(format!("agent-{number}"))
                     .nothing_to_undo()
                     .within(within)
                     .run(|start: Start| {
                         let failed = checked.as_ref().map(|checked| (checked, corrections));
-                        let turn = Turn { number, said: &heard.said, before: &report, failed };
+                        let (said, before, halted) = (&heard.said, &report, halted.as_ref());
+                        let turn = Turn { number, said, before, failed, halted };
                         let brief = &brief;
                         async move {
                             let done = shop.run_agent(brief, sandbox, turn, start).await?;
@@ -340,7 +398,11 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                     .await?;
                 report = sum(&report, &turn.report);
                 reported = both(reported, turn.reported);
-                if let Some(why) = turn.failed() {
+                halted = turn.halted.clone();
+                let mut last = heard.last;
+                if halted.is_none()
+                    && let Some(why) = turn.failed()
+                {
                     if corrections == 0 {
                         return Err(Stop::failed(StepCode::AgentFailed, why));
                     }
@@ -350,18 +412,43 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 }
                 // Messages that it would not get are left to the next attempt.
                 if number >= MOST_TURNS {
+                    if halted.is_some() {
+                        closing = Some(Closing::Draft("it had its last turn".into()));
+                        break 'work;
+                    }
                     break;
                 }
-                let last = heard.last;
-                heard = run
-                    .step(format!("hear-{number}"))
+                if halted.is_none() {
+                    let found: Heard = run
+                        .step(format!("hear-{number}"))
+                        .nothing_to_undo()
+                        .run(|_| self.hear_after(id, asked.task, last, turns))
+                        .await?;
+                    halted = found.interrupted.clone().map(|by| Halt::Interrupted { by });
+                    heard = Heard::of(found.last, found.texts, found.said);
+                    if halted.is_none() {
+                        if heard.said.is_empty() {
+                            break;
+                        }
+                        continue;
+                    }
+                    last = heard.last;
+                }
+                let Some(halt) = &halted else { continue };
+                let settled = self.stand_still(run, &brief, sandbox, turns, halt).await?;
+                closing = Closing::of(&settled);
+                if closing.is_some() {
+                    break 'work;
+                }
+                if settled.budget_nanos.is_some() {
+                    brief.budget_nanos = settled.budget_nanos;
+                }
+                let found: Heard = run
+                    .step(format!("heed-{number}"))
                     .nothing_to_undo()
                     .run(|_| self.hear(id, asked.task, last))
-                    .await
-                    .map(|heard: Heard| Heard::of(heard.last, heard.texts, heard.said))?;
-                if heard.said.is_empty() {
-                    break;
-                }
+                    .await?;
+                heard = Heard::of(found.last, found.texts, found.said);
             }
             let Some(command) = &brief.check_command else { break };
             let step =
@@ -379,10 +466,18 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             }
             corrections += 1;
         }
+        if closing.is_some() {
+            // It was for the work as it was before.
+            checked = None;
+        }
         let failed = checked.as_ref().filter(|checked| !checked.passed);
         // A push to the branch of a pull request changes the pull request.
-        let aside =
-            failed.and(brief.pull_url.as_ref()).map(|_| format!("{branch}-attempt-{}", brief.attempt));
+        let is_unwanted = failed.is_some() || matches!(closing, Some(Closing::Stopped(_)));
+        let aside = brief
+            .pull_url
+            .as_ref()
+            .filter(|_| is_unwanted)
+            .map(|_| format!("{branch}-attempt-{}", brief.attempt));
         let commit: Option<String> = run
             .step("commit")
             .nothing_to_undo()
@@ -399,6 +494,9 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             })
             .await?;
         let Some(commit) = commit else {
+            if let Some(Closing::Stopped(by)) = &closing {
+                return Err(Stop::failed(StepCode::Stopped, format!("{by}: nothing was changed")));
+            }
             return Err(Stop::failed(StepCode::NoChanges, "the agent ended without changing anything"));
         };
         // Under another name: code that looks for `push` wants the commit of the task's branch.
@@ -421,6 +519,16 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
             }
             return Err(Stop::failed(StepCode::CheckFailed, why));
         }
+        if let Some(Closing::Stopped(by)) = &closing {
+            run.step("finish")
+                .stays()
+                .within(LONG)
+                .run(|_| shop.finish(&brief, Some(sandbox), Ending::Done))
+                .await?;
+            let why = format!("{by}: the work is on branch `{onto}`, without a pull request");
+            return Err(Stop::failed(StepCode::Stopped, why));
+        }
+        let draft = closing.as_ref().map(Closing::why);
         let pull: Pull = run
             .step("pull")
             .stays()
@@ -428,7 +536,7 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                 let (brief, branch, commit) = (&brief, &branch, &commit);
                 let (checked, report) = (checked.as_ref(), &report);
                 async move {
-                    let pull = shop.ensure_pull(brief, branch, commit, checked, report).await?;
+                    let pull = shop.ensure_pull(brief, branch, commit, checked, report, draft).await?;
                     self.note(
                         start,
                         AttemptNote { pull_url: Some(pull.url.clone()), ..AttemptNote::default() },

@@ -355,12 +355,16 @@ pub async fn serve(
     };
     let place = config.installation.clone();
     let kinds: Vec<Arc<dyn coffer_flow::Kind>> = vec![
-        Arc::new(coffer_flow::task::TaskKind::new(store.clone(), shop)),
+        Arc::new(
+            coffer_flow::task::TaskKind::new(store.clone(), shop)
+                .answer_within(config.tasks.answer_within.into()),
+        ),
         Arc::new(coffer_flow::compete::CompeteKind::new(store.clone(), ring)),
     ];
     let tasks = tasks::Tasks::start(store.clone(), config.tasks, place, kinds, &telemetry).await;
     let tasks = Arc::new(tasks.map_err(ServeError::records("take over the recorded runs"))?);
     followers.spawn(reviews::follow(store.clone(), tasks.clone(), stop.child_token()));
+    followers.spawn(coffer_work::schedules::follow(store.clone(), tasks.clone(), stop.child_token()));
     let artifacts = artifacts::Artifacts::start(
         store.clone(),
         output.clone(),

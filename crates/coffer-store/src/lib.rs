@@ -132,9 +132,10 @@ pub use snapshot::{
 };
 pub use storage::Reservation;
 pub use tasks::{
-    AboutPull, Attempt, AttemptNote, Heard, LogReader, NewTask, Place, PollDue, ProjectBehind, Remark,
-    SaidThere, StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder, TaskRow,
-    Triggered,
+    AboutPull, Attempt, AttemptNote, Fired, Firing, GivenAnswer, Heard, LogReader, MOST_OPEN, MOST_SCHEDULES,
+    NewQuestion, NewTask, Place, PollDue, ProjectBehind, QuestionRow, Remark, SaidThere, ScheduleError,
+    ScheduleRow, ScheduleTerms, StartTask, TaskEdit, TaskError, TaskFilter, TaskMessage, TaskMove, TaskOrder,
+    TaskRow, Triggered, answer_signal,
 };
 pub use templates::{
     BuildFailure, BuildFilter, BuildLogLine, BuildLogPage, BuildRow, DeletedTemplate, Layer, LayerUse,

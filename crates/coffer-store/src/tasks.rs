@@ -5,12 +5,16 @@
 mod attempts;
 mod change;
 mod issues;
+mod questions;
 mod review;
+mod schedules;
 mod talk;
 mod triggers;
 
 use coffer_core::event::{Event, TaskMoved};
-use coffer_core::{AgentId, Attention, Millis, Priority, ProjectId, RunId, TaskId, TaskIssue, TaskState};
+use coffer_core::{
+    AgentId, Attention, Millis, Priority, ProjectId, Question, RunId, TaskId, TaskIssue, TaskState,
+};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
@@ -23,7 +27,9 @@ use crate::{ProjectScope, Store, StoreError, events, now_ms};
 pub use attempts::{Attempt, AttemptNote, StartTask};
 pub(crate) use attempts::{begin, run_ended, run_started};
 pub use change::{Place, TaskEdit};
+pub use questions::{GivenAnswer, NewQuestion, QuestionRow, answer_signal};
 pub use review::{AboutPull, Heard, LogReader, ProjectBehind, SaidThere};
+pub use schedules::{Fired, Firing, MOST_OPEN, MOST_SCHEDULES, ScheduleError, ScheduleRow, ScheduleTerms};
 pub use talk::TaskMessage;
 pub use triggers::{PollDue, Remark, Triggered};
 
@@ -143,6 +149,15 @@ pub enum TaskError {
     Busy,
     #[error("no attempt is in progress")]
     Idle,
+    #[error("no agent is working")]
+    NoTurn,
+    #[error("no attempt waits for an answer")]
+    NotAsked,
+    #[error("the question cannot be answered so")]
+    WrongAnswer(Question),
+    /// What is spent, in billionths.
+    #[error("the new budget is spent already")]
+    BudgetTooSmall(i64),
     #[error("the task is archived")]
     Archived,
     #[error("task {0} is not in that column")]

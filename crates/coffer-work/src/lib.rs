@@ -19,6 +19,7 @@ pub mod issues;
 pub mod models;
 pub mod results;
 pub mod reviews;
+pub mod schedules;
 pub mod tasks;
 pub mod triggers;
 pub mod webhooks;

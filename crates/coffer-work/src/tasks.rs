@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use coffer_core::settings::Period;
 use coffer_core::sync::Mutex;
 use coffer_flow::compete::Arena;
 use coffer_flow::task::Workshop;
@@ -14,8 +15,8 @@ use tokio::sync::Notify;
 
 use coffer_telemetry::Telemetry;
 
-/// `[tasks]`: how many attempts at tasks may run at once, over all servers of one database. Others are
-/// queued.
+/// `[tasks]`: how many attempts at tasks may run at once, over all servers of one database; others are queued. And how
+/// long one waits for a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TaskSettings {
@@ -25,11 +26,14 @@ pub struct TaskSettings {
     /// In each project, unless an operator set its quota `runs`.
     #[schemars(range(min = 1, max = 10_000))]
     pub per_project: u32,
+    /// How long an attempt that is at its budget, or was interrupted, waits for a person. Then what is there becomes a draft of a
+    /// pull request.
+    pub answer_within: Period,
 }
 
 impl Default for TaskSettings {
     fn default() -> Self {
-        Self { in_all: 16, per_project: 8 }
+        Self { in_all: 16, per_project: 8, answer_within: Period::hours(24) }
     }
 }
 

@@ -78,6 +78,7 @@ class Freshener {
       void this.stale("repositories");
     if (kinds.has("snapshot")) void this.stale("snapshots", "lineage");
     if (kinds.has("task") || kinds.has("run")) void this.stale("tasks", "queue");
+    if (kinds.has("schedule")) void this.stale("schedules");
     if (kinds.has("competition")) void this.stale("forks");
     if (kinds.has("webhook")) void this.stale("webhooks");
     if (kinds.has("artifact")) void this.stale("artifacts");

@@ -14,12 +14,14 @@ interface FormProps {
   make: { mutate: () => void; error: unknown; isPending: boolean };
   /** How many fields stand side by side where there is room. */
   columns?: 2 | 3 | 4;
+  /** Whether the caller may create one; admins may by default. */
+  allowed?: boolean;
   children: ReactNode;
 }
 
 const COLUMNS = { 2: "", 3: "lg:grid-cols-3", 4: "lg:grid-cols-4" };
 
-export function NewForm({ title, recipe, action, make, columns = 2, children }: FormProps) {
+export function NewForm({ title, recipe, action, make, columns = 2, allowed, children }: FormProps) {
   const submit = (event: FormEvent) => {
     event.preventDefault();
     make.mutate();
@@ -30,7 +32,7 @@ export function NewForm({ title, recipe, action, make, columns = 2, children }: 
         <div className={`grid gap-4 sm:grid-cols-2 ${COLUMNS[columns]}`}>{children}</div>
         {make.error !== null && <ErrorBox error={make.error} />}
         <div className="flex justify-end">
-          <Button type="submit" tone="primary" busy={make.isPending} disabled={!may("admin")}>
+          <Button type="submit" tone="primary" busy={make.isPending} disabled={!(allowed ?? may("admin"))}>
             {action}
           </Button>
         </div>

@@ -11,6 +11,7 @@ const TABS = [
   ["/settings/agents", "Agents"],
   ["/settings/secrets", "Secrets"],
   ["/settings/budgets", "Budgets"],
+  ["/settings/schedules", "Schedules"],
   ["/settings/connections", "Forges"],
   ["/settings/webhooks", "Webhooks"],
   ["/settings/policy", "Command policy"],

@@ -33,6 +33,7 @@ const PAGES = [
   ["/settings/agents", "Agents"],
   ["/settings/secrets", "Secrets"],
   ["/settings/budgets", "Budgets"],
+  ["/settings/schedules", "Schedules"],
   ["/settings/webhooks", "Webhooks"],
   ["/settings/connections", "Forges"],
   ["/settings/policy", "Command policy"],

@@ -10,6 +10,7 @@ import { money, plainText } from "../ui/format";
 import { Since } from "../ui/time";
 import { useDoing, usePullFacts, type Activity } from "./activity";
 import type { Selection } from "./selection";
+import { AttemptQuestion } from "./AttemptQuestion";
 import type { Task } from "./tasks";
 import { missingOf } from "./view";
 
@@ -199,6 +200,7 @@ export const TaskCard = memo(function TaskCard({ movable, selected, selecting, c
         <CardFace {...face} />
       </Link>
       {movable && <CardCheck task={task} selected={selected} shown={selecting} choose={choose} />}
+      <AttemptQuestion task={task} small />
     </li>
   );
 });

@@ -15,6 +15,7 @@ import { TAB, Tabs } from "../ui/Tabs";
 import { Since } from "../ui/time";
 import { Artifacts } from "../work/Artifacts";
 import { useDoing } from "./activity";
+import { isAsking } from "./asking";
 import { AttemptCard, type Attempt } from "./AttemptCard";
 import { Changes, PullActions } from "./Changes";
 import { ChecksTab } from "./ChecksTab";
@@ -59,7 +60,7 @@ function TerminalHere({ attempt }: { attempt: Attempt | undefined }) {
 function Standing({ task, attempt }: { task: Task; attempt: Attempt | undefined }) {
   const doing = useDoing(task.id);
   const column = COLUMNS.find(({ state }) => state === task.state)?.name ?? task.state;
-  const working = attempt !== undefined && !attempt.ended_at;
+  const working = attempt !== undefined && !attempt.ended_at && !isAsking(task);
   return (
     <p role="status" className="flex min-w-0 flex-wrap items-center gap-x-2 gap-y-1 text-sm text-dim">
       <Badge tone={working ? "info" : task.needs_attention ? "warn" : "dim"}>

@@ -3,7 +3,7 @@ import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { DropdownMenu } from "radix-ui";
-import { Ellipsis, GitFork, Pencil, Play, Square, TriangleAlert } from "lucide-react";
+import { Ellipsis, GitFork, Hand, Pencil, Play, Square, TriangleAlert } from "lucide-react";
 import { toast } from "sonner";
 import { useAgentNames } from "../api/agents";
 import { api, take } from "../api/client";
@@ -21,6 +21,8 @@ import { Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
 import { PullLink } from "../work/PullLink";
 import { needsOf } from "./activity";
+import { isAsking } from "./asking";
+import { AttemptQuestion } from "./AttemptQuestion";
 import { EditTask } from "./NewTask";
 import { StartDialog } from "./StartDialog";
 import { COLUMNS, PRIORITY_TONES, useFreshTasks, useTask, type Task } from "./tasks";
@@ -38,6 +40,7 @@ export function NeedsAttention({ task }: { task: Task }) {
     onError: toastError,
   });
   if (!task.needs_attention) return null;
+  if (isAsking(task)) return <AttemptQuestion task={task} />;
   return (
     <div role="status" className="flex gap-3 rounded-lg border border-warn/40 bg-warn-soft p-4">
       <TriangleAlert aria-hidden className="mt-0.5 size-4 shrink-0 text-warn" />
@@ -159,6 +162,12 @@ export function useTaskWork(id: string) {
     onError: toastError,
     onSettled: fresh,
   });
+  const interrupt = useMutation({
+    mutationFn: () => take(api.POST("/api/v1/tasks/{task}/interrupt", { params: { path: { task: id } } })),
+    onSuccess: () => toast.success("Stopping the agent's turn"),
+    onError: toastError,
+    onSettled: fresh,
+  });
   const task = query.data;
   const newest = [...(attempts.data ?? [])].sort((a, b) => b.number - a.number);
   const working = newest[0] !== undefined && !newest[0].ended_at;
@@ -186,6 +195,17 @@ export function useTaskWork(id: string) {
       >
         Edit
       </Button>
+      {working && newest[0]?.fork_id == null && !isAsking(task) && (
+        <Button
+          disabled={!allowed || !newest[0]?.execution_id}
+          busy={interrupt.isPending}
+          title="Stops the agent's turn; its work stays, and it continues with what you say next"
+          onClick={() => interrupt.mutate()}
+          icon={<Hand aria-hidden className="size-4" />}
+        >
+          Interrupt
+        </Button>
+      )}
       {working ? (
         <Button
           tone="danger"

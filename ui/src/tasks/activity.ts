@@ -8,6 +8,7 @@ import { usePrices } from "../api/prices";
 import { onSession } from "../api/session";
 import { plainText } from "../ui/format";
 import { ownPull } from "../work/PullLink";
+import { isAsking } from "./asking";
 import type { Task } from "./tasks";
 
 type Attempt = Schemas["Attempt"];
@@ -108,6 +109,8 @@ const NEEDS: Record<string, string> = {
   check_failed: "Check failed",
   agent_failed: "Agent failed",
   budget_exceeded: "Over budget",
+  budget_wanted: "Budget spent",
+  interrupted: "Interrupted, waits for you",
   merge_conflict: "Conflict",
   no_changes: "No changes",
   not_started: "Agent did not start",
@@ -134,7 +137,7 @@ export function useActivities(): (task: Task) => Activity {
       return {
         attempt,
         pick,
-        working: attempt !== undefined && !attempt.ended_at && pick === undefined,
+        working: attempt !== undefined && !attempt.ended_at && pick === undefined && !isAsking(task),
         needs:
           pick !== undefined ? "Pick a winner" : task.needs_attention ? needsOf(task.needs_attention.code) : undefined,
         cost: sandbox === undefined && agent === undefined ? undefined : (sandbox ?? 0) + (agent ?? 0),

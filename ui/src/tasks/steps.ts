@@ -18,14 +18,15 @@ const NAMES: Record<string, string> = {
 };
 
 export function nameOfStep(name: string): string {
-  const [, kind, number] = /^(agent|check|hear)-(\d+)$/.exec(name) ?? [];
+  const [, kind, number] = /^(agent|check|hear|soon|answer)-(\d+)$/.exec(name) ?? [];
+  if (kind === "soon" || kind === "answer") return "Waited for a person";
   if (kind === "agent") return `Agent, turn ${number}`;
   if (kind === "check") return `Check ${number}`;
   return NAMES[name] ?? name.replaceAll("-", " ");
 }
 
 /** Between turns the server looks for comments; that is no work that people wait for. */
-export const isShown = (step: Step) => !step.name.startsWith("hear-");
+export const isShown = (step: Step) => !/^(hear|heed|ask|rest|settle|wake|room)-/.test(step.name);
 
 const OF_AGENT = ["agent_failed", "budget_exceeded", "no_changes", "timed_out", "not_started"];
 

@@ -1,6 +1,6 @@
 //! What tasks and competitions share: who may plan them, what their requests may say, and why one is refused.
 
-use coffer_core::{Code, TaskId};
+use coffer_core::{Answer, Code, Question, TaskId};
 use coffer_store::TaskError;
 
 use super::projects::changed_meanwhile;
@@ -32,6 +32,22 @@ pub(super) fn refusal(error: TaskError, task: TaskId) -> ApiError {
         TaskError::Busy => ApiError::conflict("an attempt at this task is in progress")
             .hint("cancel it first, or start with \"replace\": true"),
         TaskError::Idle => ApiError::conflict("no attempt at this task is in progress"),
+        TaskError::NoTurn => ApiError::conflict("no agent works on this task now")
+            .hint("an attempt can be interrupted while its agent works; cancel it to end it"),
+        TaskError::NotAsked => ApiError::conflict("no attempt at this task waits for an answer")
+            .hint("GET /api/v1/tasks/{task}/question says what it waits for, if it does"),
+        TaskError::WrongAnswer(question) => {
+            let answers: Vec<&str> = question.answers().map(Answer::as_str).collect();
+            let error = ApiError::conflict(format!("the attempt waits for one of: {}", answers.join(", ")));
+            match question {
+                Question::OtherBudget => error
+                    .hint("the budget of the project or of the sandbox is spent: raise it at /api/v1/budgets, then go_on"),
+                Question::Budget | Question::Interrupted => error,
+            }
+        }
+        TaskError::BudgetTooSmall(spent) => {
+            ApiError::invalid("budget", format!("must be more than {}, which is spent", amount(spent)))
+        }
         TaskError::Archived => {
             ApiError::conflict("the task is archived").hint("PATCH it with \"archived\": false first")
         }

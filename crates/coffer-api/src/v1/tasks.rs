@@ -3,7 +3,9 @@
 mod origin;
 mod row;
 mod rules;
+pub(super) mod schedules;
 mod shape;
+mod wait;
 mod work;
 
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use coffer_api_types::tasks::{ChangedTask, NewTask, OnReview, PlaceShape, Task, 
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 pub(super) use row::found;
 use row::{actor, tagged};
+pub(super) use wait::*;
 pub(super) use work::*;
 
 const MOST_CHECK_TRIES: i64 = 10;

@@ -44,12 +44,26 @@ pub(super) async fn until_over(context: &Context, task: &Task) -> Outcome {
         if event.kind == "run.ended" {
             break;
         }
+        if let Some(waits) = waits_for_budget(&event, &task.id) {
+            return Err(waits);
+        }
     }
     let (task, attempt) = ended(context, &task.id, &run).await?;
     if shows {
         printer::note(&figures(&attempt));
     }
     conclude(context, &task, &attempt)
+}
+
+/// At its budget an attempt waits for a person, which can take a day: nobody waits here for that.
+fn waits_for_budget(event: &Event, task: &str) -> Option<Failure> {
+    let attention = event.payload.get("attention")?;
+    if event.kind != "task.needs_attention" || attention.get("code")?.as_str() != Some("budget_wanted") {
+        return None;
+    }
+    let message = escape::line(attention.get("message")?.as_str().unwrap_or_default()).to_string();
+    let hint = format!("`coffer task answer {task} --raise AMOUNT`, or `--finish`, or `--stop`");
+    Some(Failure::new(message).exit(BUDGET_SPENT).hint(hint))
 }
 
 /// The task and the attempt as they are at its end.

@@ -3,11 +3,14 @@
 use coffer_api_types::Page;
 use coffer_api_types::agents::{Agent, AgentSetup, AgentTest, Definition, NewAgent, PresetInfo, SetUpAgent};
 use coffer_api_types::artifacts::{Artifact, ArtifactQuery};
-use coffer_api_types::attempts::{Attempt, Cancel, Message, Move, NewMessage, Start, StepShape};
+use coffer_api_types::attempts::{
+    Attempt, Cancel, Message, Move, NewAnswer, NewMessage, Start, StepShape, TaskQuestion,
+};
 use coffer_api_types::competitions::{
     self, CompareQuery, Comparison, Competition, CompetitionQuery, Diff, NewCompetition, Pick,
 };
 use coffer_api_types::queue::Queue;
+use coffer_api_types::schedules::{ChangedSchedule, NewSchedule, Schedule, ScheduleRun};
 use coffer_api_types::tasks::{ChangedTask, NewTask, Task, TaskQuery};
 use coffer_api_types::transcripts::{TranscriptEntry, TranscriptQuery};
 use http::Method;
@@ -47,6 +50,45 @@ impl Client {
     /// Ends the attempt in progress and moves the task to `cancelled`.
     pub async fn cancel_task(&self, id: &str, cancel: &Cancel) -> Result<Task, Error> {
         self.call(Method::POST, &at(["tasks", id, "cancel"]), Some(cancel)).await
+    }
+
+    pub async fn create_schedule(&self, new: &NewSchedule) -> Result<Schedule, Error> {
+        self.call(Method::POST, &at(["schedules"]), Some(new)).await
+    }
+
+    pub fn schedules(&self) -> Pages<Schedule> {
+        self.list(at(["schedules"]), &())
+    }
+
+    pub async fn schedule(&self, id: &str) -> Result<Schedule, Error> {
+        self.get(&at(["schedules", id])).await
+    }
+
+    pub async fn change_schedule(&self, id: &str, change: &ChangedSchedule) -> Result<Schedule, Error> {
+        self.call(Method::PATCH, &at(["schedules", id]), Some(change)).await
+    }
+
+    pub async fn delete_schedule(&self, id: &str) -> Result<(), Error> {
+        self.delete(&at(["schedules", id])).await
+    }
+
+    /// Starts its task now.
+    pub async fn run_schedule(&self, id: &str) -> Result<ScheduleRun, Error> {
+        self.call(Method::POST, &at(["schedules", id, "run"]), None::<&()>).await
+    }
+
+    /// Stops the turn of the task's agent; the attempt then waits for a person.
+    pub async fn interrupt_task(&self, id: &str) -> Result<Task, Error> {
+        self.call(Method::POST, &at(["tasks", id, "interrupt"]), None::<&()>).await
+    }
+
+    /// What the attempt in progress waits for.
+    pub async fn task_question(&self, id: &str) -> Result<TaskQuestion, Error> {
+        self.get(&at(["tasks", id, "question"])).await
+    }
+
+    pub async fn answer_task(&self, id: &str, answer: &NewAnswer) -> Result<Task, Error> {
+        self.call(Method::POST, &at(["tasks", id, "answer"]), Some(answer)).await
     }
 
     pub async fn say(&self, id: &str, message: &NewMessage) -> Result<Message, Error> {

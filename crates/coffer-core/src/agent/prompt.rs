@@ -85,6 +85,8 @@ pub struct Talk<'a> {
     pub failed: Option<FailedCheck<'a>>,
     /// The session of the turn before.
     pub session: Option<&'a str>,
+    /// Why the turn before was ended before its time.
+    pub halted: Option<&'a str>,
 }
 
 impl Talk<'_> {
@@ -92,7 +94,8 @@ impl Talk<'_> {
     pub(super) fn messages(&self, plain: &[String]) -> String {
         let said = self.said.iter().map(Said::plain);
         let failed = self.failed.iter().map(failed);
-        plain.iter().cloned().chain(said).chain(failed).collect::<Vec<_>>().join("\n\n")
+        let halted = self.halted.map(halted);
+        plain.iter().cloned().chain(halted).chain(said).chain(failed).collect::<Vec<_>>().join("\n\n")
     }
 }
 
@@ -192,6 +195,7 @@ fn before(job: &Work<'_>) -> String {
 fn news(job: &Work<'_>) -> String {
     let talk = &job.talk;
     let mut parts: Vec<String> = job.messages.to_vec();
+    parts.extend(talk.halted.map(halted));
     let (ours, theirs): (Vec<&Said>, Vec<&Said>) = talk.said.iter().partition(|said| said.is_ours());
     parts.extend(ours.into_iter().map(Said::told));
     if !theirs.is_empty() {
@@ -204,6 +208,14 @@ fn news(job: &Work<'_>) -> String {
     }
     parts.extend(talk.failed.iter().map(failed));
     parts.join("\n\n")
+}
+
+fn halted(why: &str) -> String {
+    format!(
+        "You were stopped: {}. Go on where you were. Your files are as you left them; programs that you had started \
+         in the background may have ended.",
+        one_line(why)
+    )
 }
 
 fn failed(check: &FailedCheck<'_>) -> String {
@@ -270,6 +282,23 @@ mod tests {
         }
         // Nothing is told of a job that has none of it.
         assert_eq!(usual(&Work { title: "a", description: "b", ..Work::default() }), "a\n\nb");
+    }
+
+    #[test]
+    fn an_agent_that_was_stopped_is_told_why_and_goes_on() {
+        let said = [said(2, "key:1", "Use tabs.", None)];
+        let talk = Talk {
+            attempt: 1,
+            turn: 2,
+            said: &said,
+            halted: Some("the budget\nwas spent"),
+            ..Talk::default()
+        };
+        let job = Work { title: "t", description: "d", talk, ..Work::default() };
+        for prompt in [usual(&job), next(&job)] {
+            let why = prompt.find("You were stopped: the budget was spent. Go on").unwrap();
+            assert!(why < prompt.find("Message 2:\nUse tabs.").unwrap(), "{prompt}");
+        }
     }
 
     #[test]

@@ -10,8 +10,9 @@ use crate::compete::{CompetitionState, DiffSize, EntryState, Placing, Rule};
 use crate::forge::{ForgeKind, IssueState, ProtectionRules, PullState, StatusState, Verdict};
 use crate::network::{Refusal, RefusedKind};
 use crate::{
-    ArtifactKind, Attention, BudgetAction, BudgetPeriod, Code, DestroyReason, ExecutionSource,
-    ExecutionState, Fault, Id, Kept, RunFailure, RunState, SandboxState, StateName, TaskState, Unwinding,
+    Answer, ArtifactKind, Attention, BudgetAction, BudgetPeriod, Code, DestroyReason, ExecutionSource,
+    ExecutionState, Fault, Id, Kept, Question, RunFailure, RunState, SandboxState, StateName, TaskState,
+    Unwinding,
 };
 
 fn id<K>(number: u128) -> Id<K> {
@@ -28,6 +29,15 @@ fn some(it: &str) -> Option<String> {
 
 fn moved(from: Option<StateName>, to: SandboxState, reason: &str) -> Event {
     SandboxMoved { from, to, reason: text(reason) }.event()
+}
+
+fn schedule() -> ScheduleNote {
+    ScheduleNote {
+        name: text("nightly"),
+        task: Some(id(9)),
+        reason: some("its last task is still open"),
+        actor: some("key:ada"),
+    }
 }
 
 fn failure() -> RunFailure {
@@ -254,6 +264,20 @@ pub(super) fn samples() -> Vec<Event> {
             cost_nanos: Some(15_000_000),
             doing: Some(progress()),
         }),
+        Event::ScheduleCreated(schedule()),
+        Event::ScheduleChanged(schedule()),
+        Event::ScheduleRemoved(schedule()),
+        Event::ScheduleStarted(schedule()),
+        Event::ScheduleSkipped(schedule()),
+        Event::ScheduleFailed(schedule()),
+        Event::TaskAnswered(TaskAnswered {
+            run,
+            question: Question::Budget,
+            answer: Answer::Raise,
+            budget_nanos: Some(5_000_000_000),
+            actor: Some(text("key:ada")),
+        }),
+        Event::TaskInterrupted(TaskInterrupted { run, actor: text("key:ada") }),
         Event::TaskNeedsAttention(TaskNeedsAttention { run: Some(run), attention: Some(attention()) }),
         Event::RunQueued(RunKind { run, kind: text("task") }),
         Event::RunStarted(RunKind { run, kind: text("task") }),

@@ -6,8 +6,8 @@ use serde_json::Value;
 use crate::agent::AgentProgress;
 use crate::compete::{CompetitionState, DiffSize, EntryState, Placing, Rule};
 use crate::{
-    Attention, CompetitionId, ExecutionId, FailureCode, Millis, RunFailure, RunId, RunState, SandboxId,
-    TaskId, TaskState, Unwinding,
+    Answer, Attention, CompetitionId, ExecutionId, FailureCode, Millis, Question, RunFailure, RunId,
+    RunState, SandboxId, TaskId, TaskState, Unwinding,
 };
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +73,34 @@ pub struct TaskNeedsAttention {
     /// The attempt that failed.
     pub run: Option<RunId>,
     pub attention: Option<Attention>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskAnswered {
+    pub run: RunId,
+    pub question: Question,
+    pub answer: Answer,
+    /// The new budget, in billionths.
+    pub budget_nanos: Option<i64>,
+    /// The caller; none if nobody answered.
+    pub actor: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskInterrupted {
+    pub run: RunId,
+    pub actor: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScheduleNote {
+    pub name: String,
+    /// The task that it started.
+    pub task: Option<TaskId>,
+    /// Why it started none.
+    pub reason: Option<String>,
+    /// The caller; none if its time came.
+    pub actor: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -155,10 +155,10 @@ pub async fn end(guest: &Guest, pid: u32, signal: Signal) -> Result<SendSignalRe
     guest.call("/process.Process/SendSignal", None, &request, 1024).await
 }
 
-/// Kills the process of an execution, and its children.
-pub(super) async fn end_tagged(guest: &Guest, id: ExecutionId) -> Result<(), GuestError> {
+/// Sends a signal to the process of an execution, and to its children.
+pub(super) async fn signal_tagged(guest: &Guest, id: ExecutionId, signal: i32) -> Result<(), GuestError> {
     let process = Some(ProcessSelector { selector: Some(Selector::Tag(id.to_string())) });
-    let request = SendSignalRequest { process, signal: Signal::Sigkill.into() };
+    let request = SendSignalRequest { process, signal };
     let ended: SendSignalResponse = guest.call("/process.Process/SendSignal", None, &request, 1024).await?;
     let SendSignalResponse {} = ended;
     Ok(())

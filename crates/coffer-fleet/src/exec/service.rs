@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use coffer_core::{ExecutionId, KeyId};
 use coffer_guest::{Guest, GuestError, Reason, Wake};
+use coffer_wire::envd::process::Signal;
 
 use super::run::{self, Command, End, Run};
 use super::{ExecError, reach};
 use crate::commands::Commands;
 use crate::fleet::{Fleet, Record};
 use crate::output::Output;
+
+/// E2B's messages have no name for it.
+const SIGINT: i32 = 2;
 
 /// The result of a command, as the sandbox reports it: do not trust it.
 #[derive(Debug)]
@@ -103,8 +107,22 @@ impl Exec {
 
     /// Kills an execution and its children; succeeds if it has already ended.
     pub async fn kill(&self, record: &Arc<Record>, id: ExecutionId) -> Result<(), ExecError> {
+        self.signal(record, id, Signal::Sigkill.into()).await
+    }
+
+    /// Sends an execution what Ctrl-C sends; an agentd of an earlier version refuses that.
+    pub async fn interrupt(&self, record: &Arc<Record>, id: ExecutionId) -> Result<(), ExecError> {
+        self.signal(record, id, SIGINT).await
+    }
+
+    /// Asks an execution and its children to end; succeeds if it has already ended.
+    pub async fn terminate(&self, record: &Arc<Record>, id: ExecutionId) -> Result<(), ExecError> {
+        self.signal(record, id, Signal::Sigterm.into()).await
+    }
+
+    async fn signal(&self, record: &Arc<Record>, id: ExecutionId, signal: i32) -> Result<(), ExecError> {
         let guest = reach(&self.fleet, record, Wake::ByPolicy).await?;
-        match run::end_tagged(&guest, id).await {
+        match run::signal_tagged(&guest, id, signal).await {
             Ok(()) | Err(GuestError::Refused { reason: Reason::NotFound, .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -1,7 +1,9 @@
 //! The trait between runs of tasks and sandboxes, git and forges.
 
+#[cfg(doc)]
+use coffer_core::StepCode;
 use coffer_core::agent::{AgentReport, Reported, Said};
-use coffer_core::{AgentId, ExecutionId, ProjectId, RunId, SandboxId, TaskId, TaskIssue};
+use coffer_core::{AgentId, Answer, ExecutionId, ProjectId, Question, RunId, SandboxId, TaskId, TaskIssue};
 use serde::{Deserialize, Serialize};
 
 use crate::{Start, StepError};
@@ -49,6 +51,53 @@ pub struct Brief {
     pub check_tries: i64,
 }
 
+/// Why the turn of an agent was ended before it was done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Halt {
+    /// A budget is spent.
+    Budget {
+        /// Of the project or of the sandbox, not of the task.
+        is_others: bool,
+        /// What the task, or an entry of a competition, cost of its budget.
+        spent_nanos: Option<i64>,
+        budget_nanos: Option<i64>,
+        /// For people.
+        message: String,
+    },
+    /// A person stopped it.
+    Interrupted { by: String },
+}
+
+impl Halt {
+    /// What it asks a person.
+    pub const fn question(&self) -> Question {
+        match self {
+            Self::Budget { is_others: false, .. } => Question::Budget,
+            Self::Budget { is_others: true, .. } => Question::OtherBudget,
+            Self::Interrupted { .. } => Question::Interrupted,
+        }
+    }
+
+    /// Why it was ended, as its agent is told.
+    pub const fn told(&self) -> &'static str {
+        match self {
+            Self::Budget { .. } => "the budget was spent, and there is more now",
+            Self::Interrupted { .. } => "a person interrupted you",
+        }
+    }
+}
+
+/// How an attempt that waited for a person goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Settled {
+    pub(super) answer: Answer,
+    /// The task's new budget.
+    pub(super) budget_nanos: Option<i64>,
+    /// Who answered.
+    pub(super) by: Option<String>,
+}
+
 /// One turn of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentTurn {
@@ -60,6 +109,9 @@ pub struct AgentTurn {
     /// What the agent itself reported, if the model gateway's figures are in `report`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<Reported>,
+    /// Set if it was ended before it was done: then its end says nothing about its work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halted: Option<Halt>,
 }
 
 impl AgentTurn {
@@ -85,6 +137,8 @@ pub struct Turn<'a> {
     pub before: &'a AgentReport,
     /// The check that failed after the turn before, and which correction this is.
     pub failed: Option<(&'a Checked, i64)>,
+    /// Why the turn before was ended before it was done.
+    pub halted: Option<&'a Halt>,
 }
 
 /// The result of the check command.
@@ -164,7 +218,7 @@ pub trait Workshop: Send + Sync + 'static {
         commit: &str,
     ) -> Result<(), StepError>;
 
-    /// Finds or opens the branch's pull request.
+    /// Finds or opens the branch's pull request. `draft` says why it is only a draft.
     async fn ensure_pull(
         &self,
         brief: &Brief,
@@ -172,7 +226,15 @@ pub trait Workshop: Send + Sync + 'static {
         commit: &str,
         checked: Option<&Checked>,
         report: &AgentReport,
+        draft: Option<&str>,
     ) -> Result<Pull, StepError>;
+
+    /// Lets the sandbox of an attempt that waits for a person rest: its files stay, and it uses nothing else.
+    async fn rest(&self, brief: &Brief, sandbox: SandboxId) -> Result<(), StepError>;
+
+    /// Lets a sandbox that rests work again. Fails with [`StepCode::NoRoom`] if there is no room, or no money of the
+    /// project, for it now.
+    async fn wake(&self, brief: &Brief, sandbox: SandboxId) -> Result<(), StepError>;
 
     /// Releases the attempt's resources. If the sandbox is unknown, there may still be one.
     async fn finish(&self, brief: &Brief, sandbox: Option<SandboxId>, how: Ending) -> Result<(), StepError>;

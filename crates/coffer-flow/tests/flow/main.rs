@@ -17,6 +17,7 @@ mod ring;
 mod servers;
 mod shop;
 mod stadium;
+mod standstill;
 mod task;
 mod waits;
 mod world;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use coffer_core::agent::{AgentReport, Tokens};
 use coffer_core::{FailureCode, SandboxId};
-use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Halt, Pull, Turn, Workshop};
 use coffer_flow::{Start, StepError};
 use coffer_store::{ProjectScope, Store};
 
@@ -22,6 +22,14 @@ pub(crate) struct World {
     pub(crate) checks: BTreeMap<String, bool>,
     pub(crate) commits: Vec<String>,
     pub(crate) pulls: BTreeMap<String, String>,
+    /// Why pull requests are drafts, by branch.
+    pub(crate) drafts: BTreeMap<String, String>,
+    /// How often sandboxes rested, and work again, by run.
+    pub(crate) resting: BTreeMap<String, bool>,
+    /// Turns that are ended before they are done, by number of the turn.
+    pub(crate) halts: BTreeMap<usize, Halt>,
+    /// The budgets that turns had.
+    pub(crate) budgets: Vec<Option<i64>>,
     pub(crate) endings: Vec<(String, Ending)>,
 }
 
@@ -104,8 +112,13 @@ impl Workshop for Shop {
                 assert!(!checked.passed && checked.tail.as_deref() == Some("no tests"));
                 format!("correction {correction}")
             });
-            let said = turn.said.iter().map(|said| said.plain()).chain(failed);
-            world.turns.entry(key).or_insert_with(|| said.collect());
+            let halted = turn.halted.map(|halt| format!("stopped: {}", halt.told()));
+            let said = halted.into_iter().chain(turn.said.iter().map(|said| said.plain())).chain(failed);
+            assert!(world.resting.get(&brief.run.to_string()) != Some(&true), "its sandbox rests");
+            if let std::collections::btree_map::Entry::Vacant(entry) = world.turns.entry(key) {
+                entry.insert(said.collect());
+                world.budgets.push(brief.budget_nanos);
+            }
         })
         .await?;
         let chatter = self.chatter.lock().unwrap().clone();
@@ -124,7 +137,10 @@ impl Workshop for Shop {
             error: failed.then(|| "no idea".into()),
             ..AgentReport::default()
         };
-        Ok(AgentTurn { execution: None, exit_code: Some(i64::from(failed)), report, reported: None })
+        let halted = self.world.lock().unwrap().halts.get(&turn.number).cloned();
+        // A turn that is ended has no good end.
+        let exit_code = Some(i64::from(failed || halted.is_some()));
+        Ok(AgentTurn { execution: None, exit_code, report, reported: None, halted })
     }
 
     async fn check(
@@ -181,13 +197,31 @@ impl Workshop for Shop {
         commit: &str,
         _: Option<&Checked>,
         report: &AgentReport,
+        draft: Option<&str>,
     ) -> Result<Pull, StepError> {
         assert!(report.tokens.is_some());
         self.act("ensure_pull", |world| {
             assert_eq!(world.branches[branch].as_deref(), Some(commit));
+            if let Some(why) = draft {
+                world.drafts.insert(branch.to_string(), why.to_string());
+            }
             let number = i64::try_from(world.pulls.len()).unwrap() + 1;
             let url = world.pulls.entry(branch.to_string()).or_insert_with(|| format!("/pulls/{number}"));
             Pull { url: url.clone(), number: Some(number) }
+        })
+        .await
+    }
+
+    async fn rest(&self, brief: &Brief, _: SandboxId) -> Result<(), StepError> {
+        self.act("rest", |world| {
+            world.resting.insert(brief.run.to_string(), true);
+        })
+        .await
+    }
+
+    async fn wake(&self, brief: &Brief, _: SandboxId) -> Result<(), StepError> {
+        self.act("wake", |world| {
+            world.resting.insert(brief.run.to_string(), false);
         })
         .await
     }

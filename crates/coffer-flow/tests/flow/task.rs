@@ -14,14 +14,14 @@ use serde_json::json;
 use crate::shop::{METHODS, Shop};
 use crate::world::World;
 
-struct Board {
-    world: World,
-    shop: Shop,
-    agent: AgentId,
+pub(crate) struct Board {
+    pub(crate) world: World,
+    pub(crate) shop: Shop,
+    pub(crate) agent: AgentId,
 }
 
 impl Board {
-    async fn new(database: &coffer_testkit::TestDatabase) -> Self {
+    pub(crate) async fn new(database: &coffer_testkit::TestDatabase) -> Self {
         let world = World::new(database).await;
         let definition = Some(AgentDefinition::of(Preset::Codex));
         let agent = world
@@ -34,13 +34,13 @@ impl Board {
         Self { world, shop, agent }
     }
 
-    async fn runner(&self) -> Runner {
+    pub(crate) async fn runner(&self) -> Runner {
         let kind: Arc<dyn Kind> =
             Arc::new(TaskKind::new(self.world.store.clone(), Arc::new(self.shop.clone())));
         Runner::start(self.world.store.clone(), self.world.settings("here"), vec![kind]).await.unwrap()
     }
 
-    async fn task(&self) -> TaskId {
+    pub(crate) async fn task(&self) -> TaskId {
         let new = NewTask {
             title: "Fix it".into(),
             description: "It is broken.".into(),
@@ -62,31 +62,31 @@ impl Board {
         task
     }
 
-    async fn tries(&self, task: TaskId, tries: Option<i64>) {
+    pub(crate) async fn tries(&self, task: TaskId, tries: Option<i64>) {
         self.world.store.set_check_tries(&self.world.scope, task, tries, "test").await.unwrap();
     }
 
     /// What the turns of a run were told, in order.
-    fn turns(&self, run: RunId) -> Vec<Vec<String>> {
+    pub(crate) fn turns(&self, run: RunId) -> Vec<Vec<String>> {
         let world = self.shop.world.lock().unwrap();
         (1..).map_while(|number| world.turns.get(&format!("{run}/{number}")).cloned()).collect()
     }
 
-    async fn start(&self, task: TaskId) -> RunId {
+    pub(crate) async fn start(&self, task: TaskId) -> RunId {
         self.begin(task, false).await
     }
 
-    async fn begin(&self, task: TaskId, replace: bool) -> RunId {
+    pub(crate) async fn begin(&self, task: TaskId, replace: bool) -> RunId {
         let start = StartTask { agent: None, model: None, replace, reason: "started", actor: "test".into() };
         self.world.store.start_task(&self.world.scope, task, start).await.unwrap().1
     }
 
-    async fn row(&self, task: TaskId) -> TaskRow {
+    pub(crate) async fn row(&self, task: TaskId) -> TaskRow {
         self.world.store.task(&self.world.scope, task).await.unwrap().unwrap()
     }
 
     /// One branch, one commit, one pull request, and no sandbox left.
-    async fn assert_done_once(&self, task: TaskId, run: RunId) {
+    pub(crate) async fn assert_done_once(&self, task: TaskId, run: RunId) {
         let row = self.row(task).await;
         assert_eq!((row.state, &row.attention), (TaskState::InReview, &None));
         let branch = format!("task-{task}");

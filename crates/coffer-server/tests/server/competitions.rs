@@ -61,7 +61,7 @@ impl Arena for Ring {
         tell(News::Progress(doing, report.clone())).await;
         self.agents.acquire().await.unwrap().forget();
         let exit_code = Some(i64::from(lane.entry.label == "fails"));
-        let turn = AgentTurn { execution: Some(execution), exit_code, report, reported: None };
+        let turn = AgentTurn { execution: Some(execution), exit_code, report, reported: None, halted: None };
         Ok(Raced { turn, duration_ms: Some(1000) })
     }
 

@@ -71,7 +71,7 @@ async fn made_key(app: &TestApp, body: Value) -> String {
     made["key"].as_str().unwrap().to_string()
 }
 
-async fn agent(app: &TestApp, name: &str) -> (String, String) {
+pub(crate) async fn agent(app: &TestApp, name: &str) -> (String, String) {
     let made = app.post("/api/v1/agents", json!({"name": name})).await.expect(201).json();
     let id = made["id"].as_str().unwrap().to_string();
     let key = made_key(app, json!({"name": name, "role": "write", "agent_id": id})).await;
@@ -222,7 +222,8 @@ async fn with_branch(app: &TestApp, agent: &str, branch: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_moves_the_branches_of_its_own_tasks_alone() {
-    let tasks = coffer_server::TaskSettings { in_all: 0, per_project: 8 };
+    let tasks =
+        coffer_server::TaskSettings { in_all: 0, per_project: 8, ..coffer_server::TaskSettings::default() };
     let config = coffer_server::ServerConfig { lifetime: crate::app::policy(), tasks, ..Default::default() };
     let work = Work::on(TestApp::configured(config).await).await;
     let app = &work.app;

@@ -13,7 +13,7 @@ use crate::forge::{Work, hmac_sha256::sign};
 
 /// A server that starts no attempts by itself: the test sets their results.
 async fn started() -> TestApp {
-    let tasks = TaskSettings { in_all: 0, per_project: 8 };
+    let tasks = TaskSettings { in_all: 0, per_project: 8, ..TaskSettings::default() };
     TestApp::configured(ServerConfig { lifetime: policy(), tasks, ..ServerConfig::default() }).await
 }
 
@@ -204,7 +204,7 @@ async fn githubs_webhooks_are_heard_once_and_start_where_the_task_says_so() {
 async fn a_diff_is_kept_by_the_server_that_has_the_repository() {
     let named = |name: &str| ServerConfig {
         lifetime: policy(),
-        tasks: TaskSettings { in_all: 0, per_project: 8 },
+        tasks: TaskSettings { in_all: 0, per_project: 8, ..TaskSettings::default() },
         installation: Some(name.to_string()),
         ..ServerConfig::default()
     };

@@ -1,10 +1,11 @@
 //! Tasks and agents over the API: planned by people, worked on by runs.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use coffer_core::SandboxId;
 use coffer_core::agent::{AgentReport, Tokens};
-use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Halt, Pull, Turn, Workshop};
 use coffer_flow::{Start, StepError};
 use coffer_server::{OtherWorkshop, ServerConfig};
 use http::Method;
@@ -13,11 +14,31 @@ use tokio::sync::Semaphore;
 
 use crate::app::{TestApp, policy};
 
+/// None at first.
+pub(crate) struct Permits(Semaphore);
+
+impl Default for Permits {
+    fn default() -> Self {
+        Self(Semaphore::new(0))
+    }
+}
+
+impl std::ops::Deref for Permits {
+    type Target = Semaphore;
+
+    fn deref(&self) -> &Semaphore {
+        &self.0
+    }
+}
+
 /// Does every step at once, but lets agents work only with permits.
+#[derive(Default)]
 pub(crate) struct Shop {
-    pub(crate) agents: Semaphore,
+    pub(crate) agents: Permits,
     /// Their sandbox; one that does not exist by default.
     pub(crate) sandbox: Mutex<Option<SandboxId>>,
+    /// Why the next turns are ended before they are done.
+    pub(crate) halts: Mutex<VecDeque<Halt>>,
 }
 
 #[async_trait::async_trait]
@@ -48,7 +69,8 @@ impl Workshop for Shop {
             turn.said.iter().map(|said| said.plain()).collect::<Vec<_>>().join(", ")
         ));
         let report = AgentReport { tokens, cost_nanos: Some(250_000_000), summary, ..AgentReport::default() };
-        Ok(AgentTurn { execution: None, exit_code: Some(0), report, reported: None })
+        let halted = self.halts.lock().unwrap().pop_front();
+        Ok(AgentTurn { execution: None, exit_code: Some(0), report, reported: None, halted })
     }
 
     async fn check(&self, _: &Brief, _: SandboxId, _: &str, _: &str, _: usize) -> Result<Checked, StepError> {
@@ -79,8 +101,17 @@ impl Workshop for Shop {
         _: &str,
         _: Option<&Checked>,
         _: &AgentReport,
+        _: Option<&str>,
     ) -> Result<Pull, StepError> {
         Ok(Pull { url: format!("/pulls/{}", brief.task), number: Some(1) })
+    }
+
+    async fn rest(&self, _: &Brief, _: SandboxId) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn wake(&self, _: &Brief, _: SandboxId) -> Result<(), StepError> {
+        Ok(())
     }
 
     async fn finish(&self, _: &Brief, _: Option<SandboxId>, _: Ending) -> Result<(), StepError> {
@@ -89,7 +120,7 @@ impl Workshop for Shop {
 }
 
 pub(crate) async fn working() -> (TestApp, Arc<Shop>) {
-    let shop = Arc::new(Shop { agents: Semaphore::new(0), sandbox: Mutex::default() });
+    let shop = Arc::new(Shop::default());
     let workshop = Some(OtherWorkshop(shop.clone()));
     let app =
         TestApp::configured(ServerConfig { lifetime: policy(), workshop, ..ServerConfig::default() }).await;

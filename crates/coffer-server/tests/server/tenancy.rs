@@ -174,6 +174,7 @@ fn body(method: &Method, path: &str) -> Value {
         ("PUT", path) if path.ends_with("/settings") || path.ends_with("/quotas") => json!({}),
         ("PATCH", path) if path.contains("/tasks/") => json!({"title": "mischief"}),
         ("POST", path) if path.ends_with("/tasks") => json!({"title": "mischief"}),
+        ("POST", path) if path.ends_with("/answer") => json!({"answer": "stop"}),
         ("POST", path) if path.ends_with("/messages") => json!({"body": "mischief"}),
         ("PUT", path) if path.ends_with("/definition") => json!({"preset": "codex"}),
         ("PATCH", _) => json!({"name": "mischief"}),
@@ -211,6 +212,12 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let webhook = webhook["id"].as_str().unwrap().to_string();
     let delivery = app.post_empty(&format!("/api/v1/webhooks/{webhook}/test")).await.expect(202).json();
     let delivery = delivery["id"].as_str().unwrap().to_string();
+    let coder = json!({"name": "coder", "definition": {"preset": "codex"}});
+    let coder = app.post("/api/v1/agents", coder).await.expect(201).json();
+    let wanted = json!({"title": "mine", "repository": repository, "agent_id": coder["id"]});
+    let wanted = json!({"name": "mine", "cron": "@daily", "enabled": false, "task": wanted});
+    let schedule = app.post("/api/v1/schedules", wanted).await.expect(201).json();
+    let schedule = schedule["id"].as_str().unwrap().to_string();
     let artifact =
         app.post("/api/v1/artifacts", json!({"name": "mine", "text": "x"})).await.expect(201).json();
     let artifact = artifact["id"].as_str().unwrap().to_string();
@@ -220,6 +227,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let fill = |name: &str| match name {
         "fork" => fork.clone(),
         "entry" => "1".to_string(),
+        "schedule" => schedule.clone(),
         "webhook" => webhook.clone(),
         "delivery" => delivery.clone(),
         "artifact" => artifact.clone(),
@@ -270,6 +278,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             &repository,
             &connection,
             &webhook,
+            &schedule,
             &delivery,
             &artifact,
             &fork,
@@ -291,6 +300,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             &repository,
             &connection,
             &webhook,
+            &schedule,
             &delivery,
             &artifact,
             &fork,

@@ -1,6 +1,6 @@
 //! Labels, assignments and mentions on GitHub start and steer tasks; so do assignments and moves on the board.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coffer_core::settings::Period;
@@ -8,7 +8,6 @@ use coffer_server::{OtherWorkshop, ServerConfig};
 use coffer_testkit::github::FakeGitHub;
 use http::Method;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use crate::app::TestApp;
 use crate::issues::{connect, settings};
@@ -17,7 +16,7 @@ use crate::tasks::{Shop, coder, task, until, working};
 /// A project that is connected to the fake, without webhooks, and asks it often.
 async fn listening() -> (FakeGitHub, TestApp, Arc<Shop>) {
     let fake = FakeGitHub::start().await;
-    let shop = Arc::new(Shop { agents: Semaphore::new(0), sandbox: Mutex::default() });
+    let shop = Arc::new(Shop::default());
     let mut config = ServerConfig { workshop: Some(OtherWorkshop(shop.clone())), ..settings(&fake) };
     config.forge.poll_every = Period::millis(100);
     let app = TestApp::configured(config).await;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use crate::columns::{from_json, id, json, optional_id, text};
+use crate::columns::{from_json, id, json, optional_id, optional_text, text};
 use crate::error::Doing;
 use crate::select::Select;
 use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
@@ -18,7 +18,7 @@ use crate::{Operator, ProjectScope, Store, StoreError, events, now_ms};
 const READ: &str = "read grants of models";
 const CHANGE: &str = "change a grant of models";
 const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, task_id, run_id, preset, keys, pass_digest, budget_nanos, run_budget_nanos, \
-                       refused_ms, closed_ms";
+                       refused_ms, refused_by, closed_ms";
 
 /// The key of a provider.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,8 +63,9 @@ pub struct GrantRow {
     pub budget_nanos: Option<i64>,
     /// What the calls of all grants of the run may cost together.
     pub run_budget_nanos: Option<i64>,
-    /// Whether a budget refused a call.
+    /// Whether a budget refused a call, and whose: `task`, `project` or `sandbox`.
     pub was_refused: bool,
+    pub refused_by: Option<String>,
     pub is_closed: bool,
 }
 
@@ -188,18 +189,20 @@ impl Store {
         scope: &ProjectScope,
         grant: ModelGrantId,
         subject: String,
+        limit: String,
         event: Event,
     ) -> Result<(), StoreError> {
         let project = scope.project();
         let note = self.database().write(CHANGE, move |connection| {
             Box::pin(async move {
                 let noted = sqlx::query(
-                    "UPDATE model_grants SET refused_ms = $1
+                    "UPDATE model_grants SET refused_ms = $1, refused_by = $4
                      WHERE id = $2 AND project_id = $3 AND refused_ms IS NULL",
                 )
                 .bind(now_ms())
                 .bind(grant)
                 .bind(project)
+                .bind(limit)
                 .execute(&mut *connection)
                 .await
                 .doing(CHANGE)?;
@@ -263,6 +266,7 @@ fn read(row: &AnyRow) -> Result<GrantRow, StoreError> {
         budget_nanos: number("budget_nanos")?,
         run_budget_nanos: number("run_budget_nanos")?,
         was_refused: number("refused_ms")?.is_some(),
+        refused_by: optional_text(row, "refused_by")?,
         is_closed: number("closed_ms")?.is_some(),
     })
 }

@@ -12,6 +12,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
 use super::change::{hold, is_busy};
+use super::questions::withdraw;
 use super::talk::{any_unheard, give_back, take_unheard};
 use super::{CHANGE, COLUMNS, Moved, READ, TaskError, TaskRow, moved, read};
 use crate::columns::{first, id, json as to_json, moves, optional_id, storable};
@@ -375,6 +376,7 @@ pub(crate) async fn run_ended(
     .await
     .doing(CHANGE)?;
     let Some(row) = row else { return Ok(()) };
+    withdraw(connection, run).await?;
     let task: TaskId = id(&row, "task_id")?;
     let sql =
         format!("UPDATE tasks SET updated_ms = $1 WHERE id = $2 AND project_id = $3 RETURNING {COLUMNS}");
@@ -389,9 +391,12 @@ pub(crate) async fn run_ended(
     if ended != RunState::Done {
         give_back(connection, task, run).await?;
     }
+    let was_stopped = failure.is_some_and(|failure| failure.code == StepCode::Stopped);
     let (cause, reason) = match ended {
         RunState::Done => (TaskCause::AttemptDone, "the attempt is done"),
         RunState::Cancelled => (TaskCause::AttemptCancelled, "the attempt was cancelled"),
+        // By a person, who need not look again.
+        _ if was_stopped => (TaskCause::AttemptCancelled, "the attempt was stopped"),
         _ => (TaskCause::AttemptFailed, "the attempt failed"),
     };
     // Another attempt has taken over, or a person has moved the task: this end changes nothing.
@@ -399,7 +404,8 @@ pub(crate) async fn run_ended(
         Ok(to) if before.run == Some(run) => to,
         Ok(_) | Err(_) => return Ok(()),
     };
-    let attention = failure.filter(|_| matches!(ended, RunState::Failed | RunState::Stuck)).map(|failure| {
+    let attention = failure.filter(|_| matches!(ended, RunState::Failed | RunState::Stuck) && !was_stopped);
+    let attention = attention.map(|failure| {
         let (code, message) = (failure.code.clone(), failure.message.clone());
         Attention { code, message, step: failure.step.clone() }
     });

@@ -7,6 +7,7 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 
 use super::change::hold;
+use super::questions::go_on_if_interrupted;
 use super::{READ, TaskError};
 use crate::columns::{optional_id, storable};
 use crate::error::Doing;
@@ -48,6 +49,10 @@ impl Store {
         let (scope, author, body) = (*scope, author.to_string(), storable(body));
         let say = self.database().write(DOING, move |connection| {
             Box::pin(async move {
+                // Words of a person let an interrupted agent go on; an agent's own key is no person.
+                if scope.agent().is_none() {
+                    go_on_if_interrupted(connection, &scope, task, &author).await?;
+                }
                 hold(connection, &scope, task).await?;
                 let (project, now) = (scope.project(), now_ms());
                 let sql = format!(

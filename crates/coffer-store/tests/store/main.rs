@@ -25,6 +25,7 @@ mod policy;
 mod projects;
 mod reviews;
 mod runs;
+mod schedules;
 mod scopes;
 mod search;
 mod secrets;

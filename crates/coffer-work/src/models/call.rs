@@ -241,6 +241,7 @@ impl Models {
             ModelError::NoPrice { whose, .. } | ModelError::NoToolPrice { whose, .. } => (0.0, 0.0, *whose),
             _ => (0.0, 0.0, ""),
         };
+        let limit = limit.trim_end_matches("'s").rsplit(' ').next().unwrap_or_default().to_string();
         let event = error.is_budget().then(|| {
             Event::ModelBudgetReached(ModelBudgetReached {
                 sandbox: grant.row.sandbox,
@@ -248,7 +249,7 @@ impl Models {
                 run: grant.row.run,
                 agent: grant.row.agent,
                 model: new.model.clone(),
-                limit: limit.trim_end_matches("'s").rsplit(' ').next().unwrap_or_default().to_string(),
+                limit: limit.clone(),
                 left,
                 amount,
                 currency: self.currency.clone(),
@@ -256,7 +257,7 @@ impl Models {
         });
         let recorded = self.store.record_refused_call(new, error.status(), error.told()).await;
         let noted = match event {
-            Some(event) => self.store.note_refusal(&grant.scope, grant.row.id, subject, event).await,
+            Some(event) => self.store.note_refusal(&grant.scope, grant.row.id, subject, limit, event).await,
             None => Ok(()),
         };
         if let Err(error) = recorded.and(noted) {

@@ -107,6 +107,8 @@ pub struct Spending {
     pub known_cost_nanos: i64,
     /// A budget refused a call.
     pub was_refused: bool,
+    /// It was not the task's own.
+    pub by_another: bool,
 }
 
 impl Models {
@@ -344,6 +346,10 @@ impl Models {
             },
             cost_nanos: (totals.unpriced == 0).then_some(totals.cost_nanos),
             known_cost_nanos: totals.cost_nanos,
+            by_another: row
+                .as_ref()
+                .and_then(|row| row.refused_by.as_deref())
+                .is_some_and(|whose| whose != "task"),
             was_refused: row.is_some_and(|row| row.was_refused),
         })
     }

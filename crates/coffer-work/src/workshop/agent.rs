@@ -12,9 +12,9 @@ use coffer_core::agent::transcript::{EntryBody, Room, Text};
 use coffer_core::agent::{
     AgentDefinition, AgentReader, AgentReport, Job, ModelApi, OutputFormat, Reported, Tokens,
 };
-use coffer_core::{AgentId, Code, ExecutionId, RunId, SandboxId, StepCode, TaskId};
+use coffer_core::{AgentId, Code, ExecutionId, RunId, StateName, StepCode, TaskId};
 use coffer_flow::StepError;
-use coffer_flow::task::{AgentTurn, Checked};
+use coffer_flow::task::{AgentTurn, Checked, Halt};
 use coffer_store::{ExecutionRow, ExecutionState, Idempotency, ModelKey, TakenKey, TurnPlace};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -29,6 +29,8 @@ use coffer_fleet::output::Patterns;
 use coffer_fleet::{FleetError, secret_variables};
 
 const FINGERPRINT: &str = "workshop";
+const PAUSED_AT_BUDGET: &str =
+    "the budget of the project or of the sandbox is spent, and the sandbox was paused: raise the budget";
 const CHECK_WITHIN: Duration = Duration::from_secs(1500);
 /// How long agentd may take to end a program after its timeout, and to report it.
 const OVERTIME: Duration = Duration::from_secs(30);
@@ -40,6 +42,9 @@ const COST_EVERY: Duration = Duration::from_secs(4);
 /// How long a program may be recorded without running before it is started again.
 const START_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(500);
+/// How long an interrupted program has to end by itself, and then after it was asked to terminate.
+const INTERRUPT_PATIENCE: Duration = Duration::from_secs(10);
+const TERMINATE_PATIENCE: Duration = Duration::from_secs(5);
 const SHORTEST_HIDDEN: usize = 6;
 /// How often a transcript is written.
 const WRITE: Duration = Duration::from_millis(500);
@@ -116,6 +121,8 @@ struct Watch<'a> {
     /// Redacts what goes into a transcript.
     show: &'a (dyn Fn(&str) -> String + Send + Sync),
     grant: Option<&'a Grant>,
+    /// The turn that a person may interrupt.
+    turn: Option<TurnPlace>,
 }
 
 impl Workbench {
@@ -223,7 +230,8 @@ impl Workbench {
     }
 
     /// Waits for an agent. `allowance` is the most that its sandbox in all and this turn, as the agent
-    /// reports it, may cost: beyond that the agent is ended. `before` is what the turns before it used.
+    /// reports it, may cost: beyond that the agent is ended, and so is one that a person interrupts; the turn says so.
+    /// `before` is what the turns before it used.
     pub async fn await_agent(
         &self,
         at: &Station,
@@ -257,12 +265,13 @@ impl Workbench {
             }
             .boxed()
         };
-        let watch = Watch { within: work.within, allowance, tell: Some(&tell), show: &show, grant };
+        let watch =
+            Watch { within: work.within, allowance, tell: Some(&tell), show: &show, grant, turn: work.turn };
         let followed = self.follow(at, work.execution, watch, &mut heard).await;
         work.reported.store(heard.cost(), Ordering::Relaxed);
         if followed.as_ref().is_err_and(|error| error.transient) {
             // The step will be repeated, and the agent goes on meanwhile.
-            return followed.map(|_| unreachable!("it is an error"));
+            return followed.map(|_: Option<ExecutionRow>| unreachable!("it is an error"));
         }
         let spending = match grant {
             None => None,
@@ -281,17 +290,23 @@ impl Workbench {
         let row = followed?;
         let reported = spending.map(|_| Reported { tokens: told.tokens, cost_nanos: told.cost_nanos });
         let report = counted(told, spending.as_ref());
-        let exit_code = exit_of(&row, work.within);
-        if let Some(allowance) = allowance {
-            let cost = report.cost_nanos.unwrap_or(0);
-            self.afford(at, allowance, cost).await?;
-            let failed = exit_code != Some(0) || report.error.is_some();
-            // The gateway refuses a call before it can cost more than is left.
-            if failed && spending.is_some_and(|spending| spending.was_refused) {
-                let spent = self.cost_of(&at.scope, at.sandbox).await?.saturating_add(cost);
-                return Err(self.over_budget(at.sandbox, spent, allowance));
+        let exit_code = row.as_ref().and_then(|row| exit_of(row, work.within));
+        let failed = exit_code != Some(0) || report.error.is_some();
+        let halted = match work.turn {
+            Some(turn) => self.store.interrupted_by(turn.run, turn.turn).await?,
+            None => None,
+        };
+        let halted = match halted {
+            Some(by) => Some(Halt::Interrupted { by }),
+            // One that was done by itself needs no more money: its work counts.
+            None if !failed => None,
+            None => {
+                // The gateway refuses a call before it can cost more than is left.
+                let refused = spending.filter(|spending| spending.was_refused);
+                let cost = report.cost_nanos.unwrap_or(0);
+                self.at_a_budget(at, allowance, cost, refused, row.is_none()).await?
             }
-        }
+        };
         let error = report.error.or_else(|| match exit_code {
             Some(0) => None,
             // What it was doing, not what else is on its streams.
@@ -305,7 +320,7 @@ impl Workbench {
             session: report.session.map(shown),
             ..report
         };
-        Ok(AgentTurn { execution: Some(work.execution), exit_code, report, reported })
+        Ok(AgentTurn { execution: Some(work.execution), exit_code, report, reported, halted })
     }
 
     /// Runs the check, a shell line in the repository; once for each key.
@@ -326,9 +341,11 @@ impl Workbench {
         };
         let execution = self.start_once(at, key, make).await?;
         let show = |text: &str| self.redacted_whole(at, text);
-        let watch = Watch { within: CHECK_WITHIN, allowance: None, tell: None, show: &show, grant: None };
+        let watch =
+            Watch { within: CHECK_WITHIN, allowance: None, tell: None, show: &show, grant: None, turn: None };
         let mut heard = Heard::new(None, None);
         let row = self.follow(at, execution, watch, &mut heard).await?;
+        let row = row.ok_or_else(|| StepError::fatal(Code::BudgetExceeded, PAUSED_AT_BUDGET))?;
         let exit_code = exit_of(&row, CHECK_WITHIN);
         let passed = exit_code == Some(0);
         let output = Text::folded(&heard.tail(), 0, CHECK_TAIL).map(&show);
@@ -426,19 +443,20 @@ impl Workbench {
     }
 
     /// Waits until an execution ends, however it was started; reads its output, and extends the sandbox's
-    /// deadline.
+    /// deadline. `None` if its sandbox was paused because a budget is spent.
     async fn follow(
         &self,
         at: &Station,
         execution: ExecutionId,
-        Watch { within, allowance, tell, show, grant }: Watch<'_>,
+        Watch { within, allowance, tell, show, grant, turn }: Watch<'_>,
         heard: &mut Heard,
-    ) -> Result<ExecutionRow, StepError> {
+    ) -> Result<Option<ExecutionRow>, StepError> {
         let row = self.on_record(at, execution).await?;
         let from = row.positions.map_or(0, |(first, _)| first);
         let mut log = self.exec.output.reader(at.scope, at.sandbox, Some(from)).await?;
         let (mut kept, mut counted, mut told) = (None::<Instant>, Instant::now(), Instant::now());
         let mut written = Instant::now();
+        let (mut ending, mut is_over) = (Ending::default(), false);
         let mut writes = tokio::time::interval(WRITE);
         writes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut looks = tokio::time::interval(LOOK);
@@ -477,10 +495,20 @@ impl Workbench {
                 Err(error) if !error.transient => break,
                 Err(error) => return Err(error),
             };
+            if record.row().state.name() == StateName::Paused
+                && self.fleet.usage.admits(at.scope.project(), Some(at.sandbox)).is_err()
+            {
+                return Ok(None);
+            }
             self.exec.output.wake(&record);
             let row = self.on_record(at, execution).await?;
             if row.state != ExecutionState::Running {
                 break;
+            }
+            if let Some(turn) = turn
+                && (ending.has_begun() || self.store.interrupted_by(turn.run, turn.turn).await?.is_some())
+            {
+                self.interrupt(at, &row, &mut ending).await?;
             }
             let age = Duration::from_millis(u64::try_from(now_ms() - row.started_ms).unwrap_or(0));
             if age > within + OVERTIME {
@@ -499,15 +527,16 @@ impl Workbench {
                 );
                 return Err(StepError::fatal(StepCode::ModelKeyRefused, message));
             }
-            if let Some(allowance) = allowance.filter(|_| counted.elapsed() > COST_EVERY) {
+            if let Some(allowance) = allowance.filter(|_| !is_over && counted.elapsed() > COST_EVERY) {
                 counted = Instant::now();
                 let cost = match grant {
                     Some(grant) => self.models.spent(grant).await.map_or(0, |spent| spent.known_cost_nanos),
                     None => heard.cost(),
                 };
-                if let Err(over) = self.afford(at, allowance, cost).await {
+                // Once it has ended, its turn says why.
+                is_over = self.cost_of(&at.scope, at.sandbox).await?.saturating_add(cost) > allowance;
+                if is_over {
                     self.end_execution(at, execution).await?;
-                    return Err(over);
                 }
             }
             if let Some(tell) = tell.filter(|_| told.elapsed() >= quiet_for(age))
@@ -520,7 +549,7 @@ impl Workbench {
         self.hear_out(at, execution, log.position(), heard).await?;
         let row = self.on_record(at, execution).await?;
         match row.state {
-            ExecutionState::Exited => Ok(row),
+            ExecutionState::Exited => Ok(Some(row)),
             ExecutionState::Failed => {
                 let why = row.status.unwrap_or_else(|| "it could not be started".into());
                 let why = trouble::redacted(&self.patterns_at(at), &why);
@@ -588,25 +617,105 @@ impl Workbench {
         ended.map_err(|error| self.trouble_at(at, error))
     }
 
-    /// Fails if more was spent than allowed.
-    async fn afford(&self, at: &Station, allowance: i64, reported: i64) -> Result<(), StepError> {
-        let spent = self.cost_of(&at.scope, at.sandbox).await?.saturating_add(reported);
-        if spent <= allowance { Ok(()) } else { Err(self.over_budget(at.sandbox, spent, allowance)) }
+    /// Stops a program as a person would: Ctrl-C, and then less kindly. Called again until it has ended.
+    async fn interrupt(
+        &self,
+        at: &Station,
+        row: &ExecutionRow,
+        ending: &mut Ending,
+    ) -> Result<(), StepError> {
+        match ending.next(Instant::now()) {
+            None => {}
+            Some(Push::Interrupt) => {
+                let record = self.record(at).await?;
+                if let Err(error) = self.exec.interrupt(&record, row.id).await {
+                    // The next signal follows soon.
+                    tracing::debug!(sandbox.id = %at.sandbox, "could not interrupt execution {}: {error}", row.id);
+                }
+            }
+            Some(Push::Terminate) => {
+                let record = self.record(at).await?;
+                let asked = self.exec.terminate(&record, row.id).await;
+                asked.map_err(|error| self.trouble_at(at, error))?;
+            }
+            Some(Push::Kill) => self.end_execution(at, row.id).await?,
+        }
+        Ok(())
     }
 
-    fn over_budget(&self, sandbox: SandboxId, spent: i64, allowance: i64) -> StepError {
+    /// Whether a turn ended because a budget is spent. `refused` if the gateway refused it a call.
+    async fn at_a_budget(
+        &self,
+        at: &Station,
+        allowance: Option<i64>,
+        cost: i64,
+        refused: Option<Spending>,
+        was_paused: bool,
+    ) -> Result<Option<Halt>, StepError> {
+        let spent = self.cost_of(&at.scope, at.sandbox).await?.saturating_add(cost);
+        let is_others = was_paused || refused.is_some_and(|refused| refused.by_another);
+        let halt = |is_others, spent_nanos, budget_nanos, message| {
+            Some(Halt::Budget { is_others, spent_nanos, budget_nanos, message })
+        };
+        if is_others {
+            let message =
+                "the budget of the project or of the sandbox is spent: raise it at /api/v1/budgets".into();
+            return Ok(halt(true, None, None, message));
+        }
+        let is_over = allowance.is_some_and(|allowance| spent > allowance);
+        if !is_over && refused.is_none() {
+            return Ok(None);
+        }
         let currency = &self.fleet.usage.settings().currency;
-        let (spent, allowance) = (amount(spent), amount(allowance.max(0)));
-        let message = format!(
-            "the agent was stopped: sandbox {sandbox} and the agent together cost {spent} {currency}, \
-             of a remaining budget of {allowance} {currency}; raise the budget and start again"
-        );
-        StepError::fatal(Code::BudgetExceeded, message)
+        let message = match allowance {
+            Some(allowance) => format!(
+                "the agent was stopped: sandbox {} and the agent together cost {} {currency}, of a remaining budget of \
+                 {} {currency}",
+                at.sandbox,
+                amount(spent),
+                amount(allowance.max(0))
+            ),
+            None => "the agent was stopped: the budget is spent".into(),
+        };
+        Ok(halt(false, Some(spent), allowance, message))
     }
 
     /// Redacts a text without shortening it.
     fn redacted_whole(&self, at: &Station, text: &str) -> String {
         self.exec.output.patterns(at.scope.project()).redact(text)
+    }
+}
+
+/// How far the end of an interrupted program is.
+#[derive(Debug, Default)]
+struct Ending {
+    last: Option<(Push, Instant)>,
+}
+
+/// What ends a program, the kindest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Push {
+    Interrupt,
+    Terminate,
+    Kill,
+}
+
+impl Ending {
+    const fn has_begun(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// What to do now, if anything.
+    fn next(&mut self, now: Instant) -> Option<Push> {
+        let push = match self.last {
+            None => Push::Interrupt,
+            Some((Push::Interrupt, at)) if now >= at + INTERRUPT_PATIENCE => Push::Terminate,
+            // Again and again: the sandbox may not have answered.
+            Some((Push::Terminate | Push::Kill, at)) if now >= at + TERMINATE_PATIENCE => Push::Kill,
+            Some(_) => return None,
+        };
+        self.last = Some((push, now));
+        Some(push)
     }
 }
 
@@ -641,6 +750,16 @@ fn exit_of(row: &ExecutionRow, within: Duration) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interrupted_program_is_asked_first_and_killed_last() {
+        let (mut ending, start) = (Ending::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let pushes: Vec<_> = (0..40).step_by(2).map(|seconds| ending.next(at(seconds))).collect();
+        let told: Vec<_> = pushes.iter().flatten().take(4).copied().collect();
+        assert_eq!(told, [Push::Interrupt, Push::Terminate, Push::Kill, Push::Kill]);
+        assert_eq!(pushes[1..5], [None; 4]);
+    }
 
     #[test]
     fn amounts_read_as_people_write_them() {

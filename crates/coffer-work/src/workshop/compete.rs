@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use coffer_core::agent::{AgentProgress, Job, Talk};
 use coffer_core::compete::DiffSize;
-use coffer_core::{Kept, Millis, SandboxId, SizeWish, StateName, StepCode};
+use coffer_core::{Code, Millis, SandboxId, SizeWish, StepCode};
 use coffer_flow::compete::{Arena, Base, Changes, EntryBrief, Fork, Lane, News, RaceBrief, Raced, Tell};
-use coffer_flow::task::{Checked, Pull};
+use coffer_flow::task::{Checked, Halt, Pull};
 use coffer_flow::{Start, StepError};
 use coffer_store::{
     EntryNote, EntryRow, Idempotency, Inserted, ProjectScope, RunFailure, TranscriptOf, TurnPlace,
@@ -19,14 +19,11 @@ use tracing::Instrument as _;
 use super::describe::{code, quoted};
 use super::heard::Progress;
 use super::repository::{branch_name, branch_order, commit_id, expect, kept_pull, plain, push_order};
-use super::sandbox::{ROOM_PAUSE, ROOM_WITHIN};
 use super::{AgentOrder, Place, PullText, SandboxOrder, Station, Workbench};
-use coffer_fleet::{Boot, FleetError, ForkSpec, Forked, IfSilent, MemoryWish};
+use coffer_fleet::{FleetError, ForkSpec, Forked, MemoryWish};
 
 /// How long forks live unless an agent works in them.
 const AHEAD_MS: Millis = 3_600_000;
-/// How long to retry pausing a fork while its host is unreachable.
-const REST_WITHIN: Duration = Duration::from_secs(60);
 const FINGERPRINT: &str = "competition";
 
 /// Runs competitions.
@@ -260,30 +257,6 @@ impl Ring {
         }
         Ok(found)
     }
-
-    /// Resumes a sandbox that kept only its files while a person decided; waits for room.
-    async fn awake(&self, at: &Station) -> Result<(), StepError> {
-        let since = Instant::now();
-        loop {
-            let record = self.bench.record(at).await?;
-            if record.row().state.name() != StateName::Paused {
-                return self.bench.keep(at).await;
-            }
-            let error = match self.bench.fleet.resume(record, self.ahead_ms(), Boot::Cold, None).await {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
-            };
-            let is_full = matches!(error, FleetError::OverQuota(_) | FleetError::Exhausted(_));
-            if !is_full && !error.is_transient() {
-                return Err(self.bench.trouble_at(at, error));
-            }
-            if since.elapsed() > ROOM_WITHIN {
-                let told = self.bench.trouble_at(at, error);
-                return Err(StepError { code: StepCode::NoRoom.into(), ..told });
-            }
-            tokio::time::sleep(ROOM_PAUSE).await;
-        }
-    }
 }
 
 #[async_trait::async_trait]
@@ -418,6 +391,10 @@ impl Arena for Ring {
         tell(News::Begun(work.execution)).await;
         let progress = |(doing, report): Progress| tell(News::Progress(doing, report));
         let turn = self.bench.await_agent(&at, &work, entry.budget_nanos, None, &progress).await?;
+        // The others go on: nobody is asked, and what it has done is on record with its patch.
+        if let Some(Halt::Budget { message, .. }) = &turn.halted {
+            return Err(StepError::fatal(Code::BudgetExceeded, message));
+        }
         let row = self.bench.store.execution(&at.scope, work.execution).await?;
         let duration_ms = row.and_then(|row| Some((row.ended_ms? - row.started_ms).max(0)));
         Ok(Raced { turn, duration_ms })
@@ -492,28 +469,12 @@ impl Arena for Ring {
     }
 
     async fn rest(&self, brief: &RaceBrief, sandbox: SandboxId) -> Result<(), StepError> {
-        let at = self.station(brief, sandbox);
-        let since = Instant::now();
-        loop {
-            let record = self.bench.record(&at).await?;
-            if record.row().state.name() == StateName::Paused {
-                return Ok(());
-            }
-            let error = match self.bench.fleet.pause(record, Kept::FilesOnly, IfSilent::Pause).await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            // The host may be restarting, and an entry that cannot pause would be eliminated.
-            if !error.is_transient() || since.elapsed() > REST_WITHIN {
-                return Err(self.bench.trouble_at(&at, error));
-            }
-            tokio::time::sleep(ROOM_PAUSE).await;
-        }
+        self.bench.rest(&self.station(brief, sandbox)).await
     }
 
     async fn push(&self, lane: Lane<'_>, commit: &str) -> Result<(), StepError> {
         let at = self.lane(lane);
-        self.awake(&at).await?;
+        self.bench.awake(&at).await?;
         let order = push_order(&lane.brief.repository, &lane.entry.branch)?;
         let pushed = self
             .bench
@@ -523,11 +484,11 @@ impl Arena for Ring {
 
     async fn ensure_pull(&self, lane: Lane<'_>, reasons: &[String]) -> Result<Pull, StepError> {
         let (at, brief) = (self.lane(lane), lane.brief);
-        self.awake(&at).await?;
+        self.bench.awake(&at).await?;
         let entry = self.entry(lane).await?;
         let text = describe(brief, &entry, reasons);
         let (repository, base) = (&brief.repository, Some(lane.base.branch.as_str()));
-        let order = self.bench.pull_order(&at, repository, &text, &lane.entry.branch, base)?;
+        let order = self.bench.pull_order(&at, repository, &text, &lane.entry.branch, base, false)?;
         let found = self
             .bench
             .with_git(&at, order, |git, session, order| async move { git.propose(&session, order).await });

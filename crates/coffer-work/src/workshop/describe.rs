@@ -26,12 +26,15 @@ pub struct WorkDone<'a> {
     pub commit: &'a str,
     /// The number of the issue that it resolves, in the same repository.
     pub closes: Option<i64>,
+    /// Why it is only a draft.
+    pub draft: Option<&'a str>,
 }
 
 impl PullText {
     pub fn of(work: WorkDone<'_>) -> Self {
         let model = work.model.map(|model| format!(" ({})", code(model))).unwrap_or_default();
         let check = match work.check {
+            None if work.draft.is_some() => "not run".to_string(),
             None => "none requested".to_string(),
             Some((command, checked)) => {
                 let command = code(&command.chars().take(LONGEST_COMMAND).collect::<String>());
@@ -45,6 +48,10 @@ impl PullText {
         let mut body = quoted(work.summary);
         if let Some(number) = work.closes {
             body.push_str(&format!("Closes #{number}\n\n"));
+        }
+        if let Some(why) = work.draft {
+            let why: String = why.chars().map(|c| if c.is_control() || c == '@' { ' ' } else { c }).collect();
+            body.push_str(&format!("This is a draft: {why}.\n\n"));
         }
         let rows = [
             ("Task", format!("{} ({})", code(work.task), code(work.title))),
@@ -113,6 +120,7 @@ mod tests {
             summary: Some("Done.\n\n@everyone look\n"),
             commit: "abc",
             closes: Some(7),
+            draft: None,
         });
         assert_eq!(text.title, "Fix `a|b`");
         assert_eq!(
@@ -121,5 +129,23 @@ mod tests {
              | Agent | `coder` (`m-1`), attempt 2 |\n| Check | `make test` failed with exit code 2 |\n\
              | Commit | abc |\n"
         );
+    }
+
+    #[test]
+    fn a_draft_says_why_it_is_one() {
+        let text = PullText::of(WorkDone {
+            title: "Fix",
+            task: "t-1",
+            attempt: 1,
+            agent: "coder",
+            model: None,
+            check: None,
+            summary: None,
+            commit: "abc",
+            closes: None,
+            draft: Some("key:1 finished it\nearly"),
+        });
+        assert!(text.body.starts_with("This is a draft: key:1 finished it early.\n\n"), "{}", text.body);
+        assert!(text.body.contains("| Check | not run |"), "{}", text.body);
     }
 }

@@ -12,6 +12,7 @@ mod heard;
 mod making;
 mod program;
 mod repository;
+mod rest;
 mod sandbox;
 mod script;
 mod status;

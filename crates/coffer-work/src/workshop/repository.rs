@@ -109,6 +109,7 @@ impl Workbench {
         text: &PullText,
         head: &str,
         base: Option<&str>,
+        draft: bool,
     ) -> Result<PullOrder, StepError> {
         let patterns = self.patterns_at(at);
         Ok(PullOrder {
@@ -117,7 +118,7 @@ impl Workbench {
             body: patterns.redact(&text.body),
             head: Some(branch_name(head, StepCode::Branch)?),
             base: base_name(base)?,
-            draft: false,
+            draft,
         })
     }
 

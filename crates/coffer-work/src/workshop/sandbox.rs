@@ -128,7 +128,7 @@ impl Workbench {
         })
     }
 
-    fn ahead_ms(&self) -> Millis {
+    pub(super) fn ahead_ms(&self) -> Millis {
         AHEAD_MS.min(self.policy.longest_timeout_ms)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use coffer_core::agent::{AgentReport, FailedCheck, Job, Talk};
 use coffer_core::forge::StatusState;
 use coffer_core::{Code, RunId, SandboxId, StepCode};
-use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Pull, Turn, Workshop, so_far};
+use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Halt, Pull, Turn, Workshop, so_far};
 use coffer_flow::{Start, StepError};
 use coffer_store::{Attempt, AttemptNote, ProjectScope, TranscriptOf, TurnPlace};
 use futures_util::FutureExt as _;
@@ -76,6 +76,24 @@ impl TaskShop {
     /// The cost of an attempt's calls of models. An attempt that was cancelled has not noted all of it.
     async fn called(&self, brief: &Brief, run: RunId) -> Result<i64, StepError> {
         Ok(self.bench.store.run_model_cost(&self.scope(brief), run).await?)
+    }
+
+    /// Tells of the whole task's budget instead of what was left of it for a turn.
+    fn of_the_task(&self, brief: &Brief, allowance: Option<i64>, halt: Halt) -> Halt {
+        let (Some(budget), Some(left), Halt::Budget { is_others: false, spent_nanos: Some(spent), .. }) =
+            (brief.budget_nanos, allowance, &halt)
+        else {
+            return halt;
+        };
+        let spent = budget.saturating_sub(left).saturating_add(*spent);
+        let currency = &self.bench.fleet.usage.settings().currency;
+        let message = format!(
+            "the task has cost {} {currency} of its budget of {} {currency}: its agent has stopped, and waits for you to \
+             raise the budget, finish or stop",
+            amount(spent),
+            amount(budget)
+        );
+        Halt::Budget { is_others: false, spent_nanos: Some(spent), budget_nanos: Some(budget), message }
     }
 
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
@@ -180,6 +198,7 @@ impl Workshop for TaskShop {
             last_words: if first { brief.last_words.as_deref() } else { turn.before.summary.as_deref() },
             failed,
             session: turn.before.session.as_deref(),
+            halted: turn.halted.map(Halt::told),
         };
         let place = self.place(brief, turn.number);
         self.bench.tell_said(&at, place, turn.said).await?;
@@ -227,7 +246,9 @@ impl Workshop for TaskShop {
             let cost_nanos = Some(before.saturating_add(work.reported()));
             self.note(start, AttemptNote { cost_nanos, ..AttemptNote::default() }).await?;
         }
-        done
+        let mut done = done?;
+        done.halted = done.halted.map(|halt| self.of_the_task(brief, allowance, halt));
+        Ok(done)
     }
 
     async fn check(
@@ -303,6 +324,7 @@ impl Workshop for TaskShop {
         commit: &str,
         checked: Option<&Checked>,
         report: &AgentReport,
+        draft: Option<&str>,
     ) -> Result<Pull, StepError> {
         let sandbox = self.own_attempt(brief).await?.and_then(|attempt| attempt.note.sandbox);
         let sandbox = sandbox
@@ -320,19 +342,30 @@ impl Workshop for TaskShop {
             summary: report.summary.as_deref(),
             commit,
             closes: brief.issue.as_ref().map(|issue| issue.number),
+            draft,
         });
         let (repository, base) = (&brief.repository, brief.base_branch.as_deref());
-        let order = self.bench.pull_order(&at, repository, &text, branch, base)?;
+        let order = self.bench.pull_order(&at, repository, &text, branch, base, draft.is_some())?;
         let found = self
             .bench
             .with_git(&at, order, |git, session, order| async move { git.propose(&session, order).await });
         let found = found.await?;
-        let said = match checked {
-            Some(_) => "the check of the task passed",
-            None => "the work is done; the task has no check",
+        let said = match (draft, checked) {
+            (Some(_), _) => "the agent was not done: this is a draft",
+            (None, Some(_)) => "the check of the task passed",
+            (None, None) => "the work is done; the task has no check",
         };
-        self.bench.report(&at.scope, repository, commit, StatusState::Success, said).await;
+        let state = if draft.is_some() { StatusState::Pending } else { StatusState::Success };
+        self.bench.report(&at.scope, repository, commit, state, said).await;
         Ok(kept_pull(repository, found))
+    }
+
+    async fn rest(&self, brief: &Brief, sandbox: SandboxId) -> Result<(), StepError> {
+        self.bench.rest(&self.station(brief, sandbox)).await
+    }
+
+    async fn wake(&self, brief: &Brief, sandbox: SandboxId) -> Result<(), StepError> {
+        self.bench.awake(&self.station(brief, sandbox)).await
     }
 
     async fn finish(&self, brief: &Brief, sandbox: Option<SandboxId>, how: Ending) -> Result<(), StepError> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use coffer_core::agent::{AgentDefinition, AgentLimits, Job, Tokens};
 use coffer_core::{AgentId, Code, FailureCode, RunId, StepCode};
 use coffer_flow::StepError;
+use coffer_flow::task::Halt;
 use coffer_store::ProjectScope;
 use futures_util::FutureExt as _;
 use tracing::Instrument as _;
@@ -151,6 +152,9 @@ impl Workbench {
             let text = text.trim();
             text[..text.floor_char_boundary(LONGEST_ANSWER)].to_string()
         });
+        if let Some(Halt::Budget { message, .. }) = &turn.halted {
+            return Err(StepError::fatal(Code::BudgetExceeded, message));
+        }
         if let Some(why) = turn.failed() {
             return Err(StepError::fatal(StepCode::AgentFailed, why));
         }

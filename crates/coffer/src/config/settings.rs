@@ -366,6 +366,9 @@ impl Settings {
         ensure(answer, "code.most_output", "must be 64KiB to 256MiB")?;
         let ones = self.tasks.in_all.min(self.tasks.per_project);
         ensure(ones > 0, "tasks", "must let at least one run, in all and per project")?;
+        let patience = std::time::Duration::from(self.tasks.answer_within);
+        let fits = (60..=7 * 24 * 3600).contains(&patience.as_secs());
+        ensure(fits, "tasks.answer_within", "must be from one minute to seven days")?;
         ensure((1..=20).contains(&self.webhooks.tries), "webhooks.tries", "must be 1 to 20")?;
         ensure(!self.webhooks.first_retry.is_zero(), "webhooks.first_retry", more)?;
         let Tls { cert, key, redirect, .. } = &self.tls;
