@@ -131,3 +131,28 @@ test('files are in the order that people count in', async () => {
   await page.context().close()
   await api('DELETE', `/api/v1/sandboxes/${id}`)
 })
+
+test('on a phone the buttons of tables are on the screen', async () => {
+  const { id } = await makeSandbox()
+  await fetch(`${BASE}/api/v1/sandboxes/${id}/files/home/user/a-file-with-a-name-of-some-length.txt`, {
+    method: 'PUT',
+    headers: { 'x-api-key': KEY },
+    body: 'x\n',
+  })
+  await makeAgent('an agent with a name', 'true')
+  const page = await openPage({ viewport: { width: 390, height: 844 } })
+  await signIn(page, '/ui/settings/keys')
+  for (const [path, button] of [
+    ['/settings/keys', 'Revoke'],
+    ['/settings/agents', 'Remove'],
+    [`/sandboxes/${id}/files`, 'Delete a-file-with-a-name-of-some-length.txt'],
+  ]) {
+    await page.goto(`${BASE}/ui${path}`)
+    const last = page.getByRole('button', { name: button }).last()
+    await last.waitFor()
+    const { x, width } = await last.boundingBox()
+    assert.ok(x >= 0 && x + width <= 390, `${path}: ${button} ends at ${x + width}`)
+  }
+  await page.context().close()
+  await api('DELETE', `/api/v1/sandboxes/${id}`)
+})

@@ -218,13 +218,16 @@ function Browser({ id }: { id: string }) {
             </Empty>
           ) : (
             <>
-              <Table label="Files" head={["Name", "Size", "Modified", "Owner", "Permissions", ""]}>
+              <Table
+                label="Files"
+                head={["Name", "Size", { wide: "Modified" }, { wide: "Owner" }, { wide: "Permissions" }, ""]}
+              >
                 {entries.slice(0, most).map((entry) => {
                   const directory = entry.kind === "directory";
                   const Icon = directory ? Folder : entry.symlink_target ? Link2 : FileIcon;
                   return (
                     <tr key={entry.name} className="hover:bg-raised">
-                      <Cell className="max-w-xs min-w-48">
+                      <Cell className="max-w-36 min-w-28 sm:max-w-xs sm:min-w-48">
                         <button
                           type="button"
                           className="flex max-w-full items-center gap-2 text-left"
@@ -243,11 +246,15 @@ function Browser({ id }: { id: string }) {
                         </button>
                       </Cell>
                       <Cell className="whitespace-nowrap text-dim">{directory ? "–" : bytes(entry.size_bytes)}</Cell>
-                      <Cell className="whitespace-nowrap text-dim">
+                      <Cell wide className="whitespace-nowrap text-dim">
                         {entry.modified_at ? <Ago at={entry.modified_at} /> : "–"}
                       </Cell>
-                      <Cell className="text-dim">{plainText(entry.owner)}</Cell>
-                      <Cell className="font-mono text-xs text-dim">{entry.permissions}</Cell>
+                      <Cell wide className="text-dim">
+                        {plainText(entry.owner)}
+                      </Cell>
+                      <Cell wide className="font-mono text-xs text-dim">
+                        {entry.permissions}
+                      </Cell>
                       <Cell>
                         <div className="flex justify-end">
                           {!directory && (

@@ -78,7 +78,7 @@ export function Agents() {
       <List
         title="Agents"
         query={query}
-        head={["Name", "Program", "Template", "Created", ""]}
+        head={["Name", "Program", { wide: "Template" }, { wide: "Created" }, ""]}
         empty={{
           icon: <Bot aria-hidden className="size-6" />,
           title: "No agents yet",
@@ -93,10 +93,14 @@ export function Agents() {
                 ? [titleOf(agent.definition.preset), agent.definition.model].filter(Boolean).join(", ")
                 : "run by you"}
             </Cell>
-            <Cell className="font-mono text-xs">{plainText(agent.definition?.template ?? "") || "default"}</Cell>
-            <Cell className="whitespace-nowrap text-dim">{moment(agent.created_at)}</Cell>
+            <Cell wide className="font-mono text-xs">
+              {plainText(agent.definition?.template ?? "") || "default"}
+            </Cell>
+            <Cell wide className="whitespace-nowrap text-dim">
+              {moment(agent.created_at)}
+            </Cell>
             <Cell>
-              <div className="flex justify-end gap-2">
+              <div className="flex flex-wrap justify-end gap-2">
                 {agent.definition && <TestAgent agent={agent} />}
                 <Button disabled={!may("admin") || agent.sealed} onClick={() => setChanging(agent)}>
                   Edit

@@ -5,7 +5,7 @@ import { Button } from "../ui/Button";
 import { CopyAs, type Recipe } from "../ui/CopyAs";
 import { Confirm } from "../ui/Dialog";
 import { Empty, ErrorBox, Loaded } from "../ui/feedback";
-import { Card, Table } from "../ui/layout";
+import { Card, Table, type Head } from "../ui/layout";
 
 interface FormProps {
   title: string;
@@ -44,7 +44,7 @@ export function NewForm({ title, recipe, action, make, columns = 2, allowed, chi
 interface ListProps<T> {
   title: string;
   query: { data: { items: T[] } | undefined; error: unknown; isPending: boolean; refetch: () => unknown };
-  head: string[];
+  head: Head[];
   empty: { icon: ReactNode; title: string; text?: ReactNode };
   children: (item: T) => ReactNode;
 }

@@ -175,24 +175,39 @@ export function Keys() {
             const shown = items.filter((key) => old || !isOver(key));
             if (shown.length === 0) return <Empty icon={<KeyRound aria-hidden className="size-6" />} title="No keys" />;
             return (
-              <Table label="Keys" head={["Name", "Prefix", "Role", "Agent", "Last used", "Expires", ""]}>
+              <Table
+                label="Keys"
+                head={[
+                  "Name",
+                  { wide: "Prefix" },
+                  "Role",
+                  { wide: "Agent" },
+                  { wide: "Last used" },
+                  { wide: "Expires" },
+                  "",
+                ]}
+              >
                 {shown.map((key) => (
                   <tr key={key.id}>
                     <Cell className="font-medium">{key.name}</Cell>
-                    <Cell className="font-mono text-xs">{key.prefix}…</Cell>
+                    <Cell wide className="font-mono text-xs">
+                      {key.prefix}…
+                    </Cell>
                     <Cell>
                       <Badge tone={key.role === "admin" ? "warn" : "dim"}>{key.role}</Badge>
                     </Cell>
-                    <Cell className="text-dim">{key.agent_id ? (names.get(key.agent_id) ?? key.agent_id) : "–"}</Cell>
-                    <Cell className="whitespace-nowrap text-dim">
+                    <Cell wide className="text-dim">
+                      {key.agent_id ? (names.get(key.agent_id) ?? key.agent_id) : "–"}
+                    </Cell>
+                    <Cell wide className="whitespace-nowrap text-dim">
                       {key.last_used_at ? <Ago at={key.last_used_at} /> : "never"}
                     </Cell>
-                    <Cell className="whitespace-nowrap text-dim">
+                    <Cell wide className="whitespace-nowrap text-dim">
                       {key.revoked_at ? "revoked" : key.expires_at ? moment(key.expires_at) : "never"}
                     </Cell>
                     <Cell>
                       {!isOver(key) && (
-                        <div className="flex justify-end gap-2">
+                        <div className="flex flex-wrap justify-end gap-2">
                           <Button onClick={() => setRotating(key)}>Rotate</Button>
                           <Button tone="quiet-danger" onClick={() => setRevoking(key)}>
                             Revoke

@@ -73,20 +73,14 @@ export interface WideHead {
   wide: ReactNode;
 }
 
+export type Head = ReactNode | WideHead;
+
 function isWide(head: ReactNode | WideHead): head is WideHead {
   return typeof head === "object" && head !== null && "wide" in head;
 }
 
 /** A table that scrolls by itself where the screen is narrow. */
-export function Table({
-  head,
-  children,
-  label,
-}: {
-  head: (ReactNode | WideHead)[];
-  children: ReactNode;
-  label: string;
-}) {
+export function Table({ head, children, label }: { head: Head[]; children: ReactNode; label: string }) {
   return (
     <div className="overflow-x-auto" role="region" aria-label={label} tabIndex={0}>
       <table className="w-full border-collapse text-sm">
