@@ -17,6 +17,16 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     chunkSizeWarningLimit: 800,
   },
+  // A worker loads its languages one by one, as a page does. Import maps are not for workers, so their files are apart.
+  worker: {
+    format: "es",
+    rollupOptions: {
+      output: {
+        entryFileNames: "assets/worker/[name]-[hash].js",
+        chunkFileNames: "assets/worker/[name]-[hash].js",
+      },
+    },
+  },
   server: {
     proxy: {
       "/api": proxied,

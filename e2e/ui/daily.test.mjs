@@ -208,7 +208,7 @@ test('the work of an agent is a conversation: lines that open, a plan, a search,
       command: { text: 'make test' },
       state: 'failed',
       exit_code: 2,
-      output: { text: 'two tests failed' },
+      output: { text: 'two tests failed\nmake: *** [test] Error 1' },
     },
     { kind: 'edit', path: 'money.py', edit: 'changed', state: 'done', diff: { text: '-float\n+Decimal' } },
     {
@@ -236,10 +236,12 @@ test('the work of an agent is a conversation: lines that open, a plan, a search,
   await log.getByText('<img src=x onerror=alert(1)>').waitFor()
   await log.getByText('not formatted').waitFor()
   assert.equal(await log.getByText('two tests failed').isVisible(), false)
+  // Why it failed is mostly its last line.
+  await log.getByText('make: *** [test] Error 1').waitFor()
   await log.getByText('make test').first().click()
   await log.getByText('two tests failed').waitFor()
   await log.locator('[data-entry=edit]').getByText('money.py').click()
-  await log.getByText('+Decimal').waitFor()
+  await log.locator('[data-entry=edit]').getByText('Decimal').waitFor()
   await page.getByText('Plan: 1 of 2').waitFor()
   await log.locator('[data-entry=tool]').getByText('src/a.py', { exact: true }).waitFor()
   await page.getByLabel('Search the conversation').fill('formatted')

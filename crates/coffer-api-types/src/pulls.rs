@@ -1,7 +1,8 @@
 //! Requests about pull requests and issues.
 
 pub use coffer_core::forge::records::{
-    Comment, Diff, DiffFile, InlineComment, Issue, Pull, Review, Status, Statuses,
+    Comment, CommittedFile, Diff, DiffFile, InlineComment, Issue, Mergeability, Pull, Review, Status,
+    Statuses,
 };
 use coffer_core::forge::{DiffSide, IssueState, MergeMethod, StatusState, Verdict};
 use serde::{Deserialize, Serialize};
@@ -142,4 +143,32 @@ pub struct DiffQuery {
 pub struct IssueQuery {
     /// `open` or `closed`.
     pub state: Option<String>,
+}
+
+/// A change of a comment on a line: its text, or whether its thread is resolved.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ChangeLineComment {
+    /// Only its author can change it.
+    pub body: Option<String>,
+    pub resolved: Option<bool>,
+}
+
+/// Two commits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct CompareQuery {
+    /// The commit before.
+    pub from: String,
+    /// The commit after.
+    pub to: String,
+}
+
+/// A file in a commit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct FileQuery {
+    pub commit: String,
+    /// From the top of the repository.
+    pub path: String,
 }

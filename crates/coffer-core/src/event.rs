@@ -242,6 +242,8 @@ events! {
     PullReviewed(CommentMade) = "pull.reviewed",
     /// A line of a pull request was commented on.
     PullLineCommented(CommentMade) = "pull.line_commented",
+    /// A comment on a line of a pull request was edited, deleted, resolved or opened again.
+    PullLineCommentChanged(CommentMade) = "pull.line_comment_changed",
     /// A pull request or issue was commented on.
     ForgeCommented(CommentMade) = "forge.commented",
     /// An issue of a local repository was opened.

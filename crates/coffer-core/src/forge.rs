@@ -210,6 +210,22 @@ words! {
 }
 
 words! {
+    /// Whether a pull request can be merged now.
+    MergeState {
+        /// Nothing is in the way.
+        Clean = "clean",
+        /// Head and base change the same lines.
+        Conflict = "conflict",
+        /// The protection of the base refuses it for now, or it is a draft.
+        Blocked = "blocked",
+        /// It is closed or merged.
+        Closed = "closed",
+        /// The forge does not know yet.
+        Unknown = "unknown",
+    }
+}
+
+words! {
     /// The result of a check for a commit.
     StatusState {
         Pending = "pending",

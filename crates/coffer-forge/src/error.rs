@@ -33,6 +33,9 @@ pub enum ForgeError {
     /// A pull request with this number exists.
     #[error("pull request {number} for these branches already exists")]
     PullExists { number: i64 },
+    /// Only its author may change it.
+    #[error("only the author of {what} can change it")]
+    NotYours { what: &'static str },
     /// Another request changed it meanwhile.
     #[error("{why}")]
     Raced { why: String },

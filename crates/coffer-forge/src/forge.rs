@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 pub use coffer_core::forge::records::{
-    Branch, Comment, Diff, DiffFile, InlineComment, Issue, MissingPermission, Permissions, Protection, Pull,
-    RemoteRepository, RepositoryInfo, Review, Status, Statuses,
+    Branch, Comment, CommittedFile, Diff, DiffFile, InlineComment, Issue, Mergeability, MissingPermission,
+    Permissions, Protection, Pull, RemoteRepository, RepositoryInfo, Review, Status, Statuses,
 };
 use coffer_core::forge::{
     BranchName, CommitId, DiffSide, IssueState, MergeMethod, StatusContext, StatusState, Verdict,
@@ -35,7 +35,13 @@ pub trait Forge: Send + Sync + std::fmt::Debug {
     /// The open pull request of a head branch, by which a repeated run finds its own.
     async fn pull_of_head(&self, head: &BranchName, base: Option<&BranchName>) -> Answer<Option<Pull>>;
     async fn diff(&self, number: i64) -> Answer<Diff>;
+    /// Whether it could be merged now; nothing is changed.
+    async fn mergeability(&self, number: i64) -> Answer<Mergeability>;
     async fn merge(&self, number: i64, order: MergeOrder) -> Answer<Pull>;
+    /// The difference between two commits.
+    async fn compare(&self, from: &CommitId, to: &CommitId) -> Answer<Diff>;
+    /// A file as it is in a commit.
+    async fn file(&self, commit: &CommitId, path: &FilePath) -> Answer<CommittedFile>;
 
     async fn create_issue(&self, title: &str, body: &str) -> Answer<Issue>;
     async fn issue(&self, number: i64) -> Answer<Issue>;
@@ -49,6 +55,12 @@ pub trait Forge: Send + Sync + std::fmt::Debug {
     async fn review(&self, number: i64, new: NewReview) -> Answer<Review>;
     async fn reviews(&self, number: i64, part: Part) -> Answer<Listed<Review>>;
     async fn inline_comments(&self, number: i64, part: Part) -> Answer<Listed<InlineComment>>;
+    /// Adds to the thread of a comment on a line.
+    async fn reply(&self, number: i64, to: &str, body: &str) -> Answer<InlineComment>;
+    /// Changes a comment on a line: its text by its author alone, whether its thread is resolved by anybody.
+    async fn change_line_comment(&self, number: i64, id: &str, change: LineChange) -> Answer<InlineComment>;
+    /// Deletes a comment on a line, by its author alone.
+    async fn delete_line_comment(&self, number: i64, id: &str) -> Answer<()>;
 
     async fn set_status(&self, commit: &CommitId, new: NewStatus) -> Answer<Status>;
     /// The combined result of checks and statuses for a commit.
@@ -122,6 +134,35 @@ pub struct NewInlineComment {
     pub body: String,
 }
 
+/// A change of a comment on a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LineChange {
+    Body(String),
+    Resolved(bool),
+}
+
+/// The path of a file in a repository: relative, without `.` and `..`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilePath(String);
+
+impl FilePath {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for FilePath {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let is_bad = |part: &str| matches!(part, "" | "." | "..");
+        if text.len() > 4096 || text.contains('\0') || text.split('/').any(is_bad) {
+            return Err("must be a relative path of at most 4096 bytes, without `.` and `..`");
+        }
+        Ok(Self(text.to_string()))
+    }
+}
+
 /// A new result of a check.
 #[derive(Debug, Clone)]
 pub struct NewStatus {
@@ -155,4 +196,19 @@ pub struct Upstream {
     pub enforces_branch: bool,
     /// Whether its host is one that the operator allows at a private address.
     pub on_site: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FilePath;
+
+    #[test]
+    fn paths_stay_in_the_repository() {
+        for good in ["a", "src/lib.rs", "with space/ü", "-rf", ".github/x", "a..b", ":(top)a"] {
+            assert_eq!(good.parse::<FilePath>().unwrap().as_str(), good);
+        }
+        for bad in ["", "/etc/passwd", "../x", "a/../x", "a//b", "a/", "./a", "a\0b", &"x".repeat(4097)] {
+            assert!(bad.parse::<FilePath>().is_err(), "{bad}");
+        }
+    }
 }

@@ -32,9 +32,10 @@ use convert::{branch, check_run, comment, commit, inline, issue, list, pull, rev
 
 use crate::ForgeError;
 use crate::forge::{
-    Branch, Comment, Diff, DiffFile, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder,
-    MissingPermission, NewPull, NewReview, NewStatus, Part, Permissions, Protection, Pull, PullChange,
-    PullFilter, RepositoryInfo, Review, Status, Statuses, Upstream,
+    Branch, Comment, CommittedFile, Diff, DiffFile, FilePath, Forge, GitAccess, InlineComment, Issue,
+    IssueChange, LineChange, Listed, MergeOrder, Mergeability, MissingPermission, NewPull, NewReview,
+    NewStatus, Part, Permissions, Protection, Pull, PullChange, PullFilter, RepositoryInfo, Review, Status,
+    Statuses, Upstream,
 };
 
 type Answer<T> = Result<T, ForgeError>;
@@ -171,6 +172,12 @@ impl GitHubForge {
 
 fn numbered(kind: &'static str, number: i64) -> (&'static str, String) {
     (kind, number.to_string())
+}
+
+/// The id of a comment on a line; GitHub's are numbers.
+fn line_comment(id: &str) -> Answer<(u64, (&'static str, String))> {
+    let number = id.parse().map_err(|_| ForgeError::not_found("comment", id))?;
+    Ok((number, ("comment", id.to_string())))
 }
 
 #[async_trait]
@@ -336,6 +343,73 @@ impl Forge for GitHubForge {
         })
     }
 
+    async fn mergeability(&self, number: i64) -> Answer<Mergeability> {
+        let rest = format!("/pulls/{number}");
+        let told = self.get(&rest, "see a pull request", numbered("pull request", number)).await?;
+        let seen = pull(&told)?;
+        let (state, why) = convert::merge_state(&told, &seen);
+        let checks = match seen.state {
+            PullState::Open => match self.statuses(&seen.head_commit).await {
+                Ok(all) => Some(all.state).filter(|_| !all.statuses.is_empty()),
+                // What merging needs is told without them.
+                Err(ForgeError::PermissionMissing { .. }) => None,
+                Err(error) => return Err(error),
+            },
+            PullState::Closed | PullState::Merged => None,
+        };
+        Ok(Mergeability {
+            state,
+            head_commit: seen.head_commit,
+            base_commit: seen.base_commit,
+            behind: None,
+            paths: Vec::new(),
+            why: why.map(str::to_string),
+            checks,
+        })
+    }
+
+    async fn compare(&self, from: &CommitId, to: &CommitId) -> Answer<Diff> {
+        let rest = format!("/compare/{from}...{to}");
+        let what = || ("commit", to.to_string());
+        let told = self.get(&rest, "compare commits", what()).await?;
+        let files: Vec<DiffFile> = list(&told["files"])?.iter().filter_map(convert::file).collect();
+        let path = self.path(&rest);
+        let patch = self.client.text(&path, "application/vnd.github.diff", "see a diff", what()).await;
+        let (mut patch, mut truncated) = match patch {
+            Ok(patch) => (patch, false),
+            Err(ForgeError::TooLarge { .. } | ForgeError::Invalid { .. }) => (String::new(), true),
+            Err(error) => return Err(error),
+        };
+        if patch.len() > LONGEST_PATCH {
+            patch.truncate(patch.floor_char_boundary(LONGEST_PATCH));
+            truncated = true;
+        }
+        Ok(Diff {
+            merge_base: commit(&told["merge_base_commit"]["sha"]).ok(),
+            head_commit: to.clone(),
+            additions: files.iter().map(|file| file.additions).sum(),
+            deletions: files.iter().map(|file| file.deletions).sum(),
+            files,
+            patch,
+            truncated,
+        })
+    }
+
+    async fn file(&self, commit: &CommitId, path: &FilePath) -> Answer<CommittedFile> {
+        let parts: Vec<_> = path.as_str().split('/').map(quoted).collect();
+        let rest = self.path(&format!("/contents/{}?ref={commit}", parts.join("/")));
+        let what = ("file", path.as_str().to_string());
+        let mut text =
+            self.client.text(&rest, "application/vnd.github.raw+json", "read a file", what).await?;
+        let truncated = text.len() > LONGEST_PATCH;
+        text.truncate(text.floor_char_boundary(LONGEST_PATCH));
+        let binary = text.bytes().take(8000).any(|byte| byte == 0);
+        if binary {
+            text.clear();
+        }
+        Ok(CommittedFile { path: path.as_str().to_string(), commit: commit.clone(), text, binary, truncated })
+    }
+
     async fn merge(&self, number: i64, order: MergeOrder) -> Answer<Pull> {
         let mut body = Map::new();
         body.insert("merge_method".into(), json!(order.method));
@@ -423,6 +497,31 @@ impl Forge for GitHubForge {
     async fn inline_comments(&self, number: i64, part: Part) -> Answer<Listed<InlineComment>> {
         let (rest, what) = (format!("/pulls/{number}/comments"), numbered("pull request", number));
         self.listed(&rest, &part, "read review comments", what, |told| inline(told).map(Some)).await
+    }
+
+    async fn reply(&self, number: i64, to: &str, body: &str) -> Answer<InlineComment> {
+        let (to, what) = line_comment(to)?;
+        let rest = format!("/pulls/{number}/comments/{to}/replies");
+        inline(&self.send(Method::POST, &rest, json!({ "body": body }), "reply to a comment", what).await?)
+    }
+
+    async fn change_line_comment(&self, _: i64, id: &str, change: LineChange) -> Answer<InlineComment> {
+        let (id, what) = line_comment(id)?;
+        let body = match change {
+            LineChange::Body(body) => json!({ "body": body }),
+            LineChange::Resolved(_) => {
+                let why = "cannot be changed through GitHub's REST API; resolve the thread on its page";
+                return Err(ForgeError::invalid("resolved", why));
+            }
+        };
+        let rest = format!("/pulls/comments/{id}");
+        inline(&self.send(Method::PATCH, &rest, body, "edit a comment", what).await?)
+    }
+
+    async fn delete_line_comment(&self, _: i64, id: &str) -> Answer<()> {
+        let (id, what) = line_comment(id)?;
+        let rest = self.path(&format!("/pulls/comments/{id}"));
+        self.client.nothing(Method::DELETE, &rest, "delete a comment", what).await
     }
 
     async fn set_status(&self, commit: &CommitId, new: NewStatus) -> Answer<Status> {

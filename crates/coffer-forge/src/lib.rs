@@ -47,9 +47,10 @@ use connect::Clients;
 pub use connect::{Delivery, GITHUB, WebhookDoor, WebhookError};
 pub use error::ForgeError;
 pub use forge::{
-    Branch, Comment, Diff, DiffFile, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder,
-    MissingPermission, NewInlineComment, NewPull, NewReview, NewStatus, Part, Permissions, Protection, Pull,
-    PullChange, PullFilter, RemoteRepository, RepositoryInfo, Review, Status, Statuses, Upstream,
+    Branch, Comment, CommittedFile, Diff, DiffFile, FilePath, Forge, GitAccess, InlineComment, Issue,
+    IssueChange, LineChange, Listed, MergeOrder, Mergeability, MissingPermission, NewInlineComment, NewPull,
+    NewReview, NewStatus, Part, Permissions, Protection, Pull, PullChange, PullFilter, RemoteRepository,
+    RepositoryInfo, Review, Status, Statuses, Upstream,
 };
 use git::{Git, Shelf};
 pub use git::{GitLimits, GitProcesses, GitRunner, has_landlock};

@@ -12,16 +12,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use coffer_core::forge::{BranchName, CommitId, ForgeKind, IssueState, PullState};
 use coffer_store::{
-    CommentKind, CommentRow, IssueRow, NewComment, ProjectScope, PullRow, RepositoryRow, StatusRow, Store,
+    CommentChange, CommentKind, CommentRow, IssueRow, NewComment, ProjectScope, PullRow, RepositoryRow,
+    StatusRow, Store,
 };
 
 pub(crate) use bare::Bare;
 pub(crate) use shelve::COMING;
 
 use crate::forge::{
-    Branch, Comment, Diff, Forge, GitAccess, InlineComment, Issue, IssueChange, Listed, MergeOrder, NewPull,
-    NewReview, NewStatus, Part, Permissions, Protection, Pull, PullChange, PullFilter, RepositoryInfo,
-    Review, Status, Statuses, Upstream,
+    Branch, Comment, CommittedFile, Diff, FilePath, Forge, GitAccess, InlineComment, Issue, IssueChange,
+    LineChange, Listed, MergeOrder, Mergeability, NewPull, NewReview, NewStatus, Part, Permissions,
+    Protection, Pull, PullChange, PullFilter, RepositoryInfo, Review, Status, Statuses, Upstream,
 };
 use crate::lfs::LfsUse;
 use crate::passes::{LONGEST_PASS, Passes};
@@ -154,6 +155,16 @@ impl LocalForge {
         let limit = part.limit.saturating_add(1);
         let rows = self.store.comments(&self.scope, self.row.id, number, kind, after, limit).await?;
         Ok(cut(rows, part.limit, |row| row.id.to_string()))
+    }
+
+    async fn line_comment(&self, number: i64, id: &str) -> Answer<CommentRow> {
+        let nothing = || ForgeError::not_found("comment", id);
+        let id = id.parse().map_err(|_| nothing())?;
+        self.store.line_comment(&self.scope, self.row.id, number, id).await?.ok_or_else(nothing)
+    }
+
+    fn own(&self, comment: &CommentRow) -> Answer<()> {
+        if comment.author == self.actor { Ok(()) } else { Err(ForgeError::NotYours { what: "this comment" }) }
     }
 
     /// Distinguishes an unknown number from one without comments.
@@ -303,8 +314,25 @@ impl Forge for LocalForge {
         self.bare.diff(&base, &pull.head_commit).await
     }
 
+    async fn mergeability(&self, number: i64) -> Answer<Mergeability> {
+        self.try_merge(number).await
+    }
+
     async fn merge(&self, number: i64, order: MergeOrder) -> Answer<Pull> {
         Ok(shown_pull(self.merge_pull(number, &order).await?))
+    }
+
+    async fn compare(&self, from: &CommitId, to: &CommitId) -> Answer<Diff> {
+        for commit in [from, to] {
+            if !self.bare.has(commit).await? {
+                return Err(ForgeError::not_found("commit", commit));
+            }
+        }
+        self.bare.difference(from, to, None).await
+    }
+
+    async fn file(&self, commit: &CommitId, path: &FilePath) -> Answer<CommittedFile> {
+        self.bare.file(commit, path).await
     }
 
     async fn create_issue(&self, title: &str, body: &str) -> Answer<Issue> {
@@ -391,6 +419,46 @@ impl Forge for LocalForge {
     async fn inline_comments(&self, number: i64, part: Part) -> Answer<Listed<InlineComment>> {
         self.find(number).await?;
         Ok(self.said(number, CommentKind::Inline, &part).await?.map(shown_inline))
+    }
+
+    async fn reply(&self, number: i64, to: &str, body: &str) -> Answer<InlineComment> {
+        let to = self.line_comment(number, to).await?;
+        let reply = NewComment {
+            kind: CommentKind::Inline,
+            commit: to.commit,
+            path: to.path,
+            line: to.line,
+            side: to.side,
+            in_reply_to: Some(to.in_reply_to.unwrap_or(to.id)),
+            ..NewComment::plain(body, &self.actor)
+        };
+        let added = self.add(number, "pull request", vec![reply]).await?;
+        added.into_iter().next().map(shown_inline).ok_or(ForgeError::Busy)
+    }
+
+    async fn change_line_comment(&self, number: i64, id: &str, change: LineChange) -> Answer<InlineComment> {
+        let comment = self.line_comment(number, id).await?;
+        let (id, change) = match change {
+            LineChange::Body(body) => {
+                self.own(&comment)?;
+                (comment.id, CommentChange::Edit { body })
+            }
+            // A thread is resolved at its first comment.
+            LineChange::Resolved(true) => {
+                (comment.in_reply_to.unwrap_or(comment.id), CommentChange::Resolve { by: self.actor.clone() })
+            }
+            LineChange::Resolved(false) => (comment.in_reply_to.unwrap_or(comment.id), CommentChange::Reopen),
+        };
+        let changed = self.store.change_line_comment(&self.scope, self.row.id, number, id, change).await;
+        changed.map(shown_inline).map_err(|error| ForgeError::record(error, "comment", id))
+    }
+
+    async fn delete_line_comment(&self, number: i64, id: &str) -> Answer<()> {
+        let comment = self.line_comment(number, id).await?;
+        self.own(&comment)?;
+        let (id, change) = (comment.id, CommentChange::Delete);
+        let deleted = self.store.change_line_comment(&self.scope, self.row.id, number, id, change).await;
+        deleted.map(drop).map_err(|error| ForgeError::record(error, "comment", id))
     }
 
     async fn set_status(&self, commit: &CommitId, new: NewStatus) -> Answer<Status> {
@@ -502,6 +570,9 @@ fn shown_inline(row: CommentRow) -> InlineComment {
         commit: row.commit,
         in_reply_to: row.in_reply_to.map(|id| id.to_string()),
         created_at: time_text(row.created_ms),
+        updated_at: row.updated_ms.map(time_text),
+        resolved_by: row.resolved_by,
+        resolved_at: row.resolved_ms.map(time_text),
     }
 }
 

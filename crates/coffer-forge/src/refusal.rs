@@ -24,6 +24,7 @@ impl From<&ForgeError> for Refusal {
             ForgeError::RateLimited { retry_after } => {
                 Self::new(Code::RateLimited, message).retry_after(seconds(retry_after))
             }
+            ForgeError::NotYours { .. } => Self::new(Code::Forbidden, message),
             ForgeError::Protected { .. } => Self::new(Code::BranchProtected, message),
             ForgeError::Conflict { paths, .. } if paths.is_empty() => Self::conflict(message),
             ForgeError::Conflict { paths, .. } => Self::new(Code::MergeConflict, message)

@@ -12,7 +12,7 @@ mod statuses;
 use coffer_core::{ProjectId, RepositoryId};
 use sqlx::AnyConnection;
 
-pub use comments::{CommentKind, CommentRow, NewComment};
+pub use comments::{CommentChange, CommentKind, CommentRow, NewComment};
 pub use connections::{ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, NewConnection};
 pub use issues::{IssueChange, IssueRow};
 pub use pulls::{Merging, NewPull, PullRow};

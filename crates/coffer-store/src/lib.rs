@@ -94,9 +94,9 @@ pub use events::{EventFilter, FoundEvents};
 pub use examine::examine;
 pub use executions::{CodeOf, Collected, ExecutionFilter, ExecutionRow, NewExecution, Process, Progress};
 pub use forge::{
-    CommentKind, CommentRow, ConnectionRow, ConnectionTerms, Credential, DeliveredEvent, ForgeRecordError,
-    IssueChange, IssueRow, MOST_REPOSITORIES, Merging, NewComment, NewConnection, NewPull, NewRepository,
-    NewStatus, PullRow, RepositoryRow, StatusRow,
+    CommentChange, CommentKind, CommentRow, ConnectionRow, ConnectionTerms, Credential, DeliveredEvent,
+    ForgeRecordError, IssueChange, IssueRow, MOST_REPOSITORIES, Merging, NewComment, NewConnection, NewPull,
+    NewRepository, NewStatus, PullRow, RepositoryRow, StatusRow,
 };
 pub use git::{GitOperation, GitOutcome, GitRemote, GitState};
 pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};

@@ -1,8 +1,8 @@
 // What two forks changed, file by file, side by side.
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { api, take, type Schemas } from "../api/client";
-import { PatchLines } from "../repositories/DiffView";
+import { PatchLines } from "../repositories/PatchLines";
 import { parsePatch } from "../repositories/patch";
 import { Badge } from "../ui/Badge";
 import { CopyAs, curl } from "../ui/CopyAs";
@@ -10,12 +10,14 @@ import { Empty, Loaded } from "../ui/feedback";
 import { SelectField } from "../ui/fields";
 import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
-import { byRank, type Competition } from "./competitions";
+import { SideBySide } from "../work/SideBySide";
+import { byRank, costOf, type Competition, type Entry } from "./competitions";
 
 type Side = Schemas["CompetitionFileChange"];
 
 function Half({ side, path, who }: { side: Side | null | undefined; path: string; who: string }) {
-  const hunks = side ? parsePatch(side.patch).flatMap((file) => file.hunks) : [];
+  const patch = side?.patch ?? "";
+  const file = useMemo(() => ({ path, hunks: parsePatch(patch).flatMap((one) => one.hunks) }), [path, patch]);
   return (
     <div className="min-w-0">
       <p className="flex items-center gap-2 border-b border-line px-4 py-1.5 text-xs text-dim">
@@ -30,16 +32,28 @@ function Half({ side, path, who }: { side: Side | null | undefined; path: string
         )}
       </p>
       {side &&
-        (hunks.length === 0 ? (
+        (file.hunks.length === 0 ? (
           <p className="px-4 py-3 text-dim">No lines to show.</p>
         ) : (
-          <PatchLines file={{ path, hunks }} label={`Changes of ${path} by ${who}`} />
+          <PatchLines file={file} label={`Changes of ${path} by ${who}`} />
         ))}
     </div>
   );
 }
 
-export function Compare({ competition }: { competition: Competition }) {
+function figuresOf(entry: Entry, amount: (cost: number) => string) {
+  const cost = costOf(entry);
+  return {
+    name: `${entry.number} ${plainText(entry.label)}`,
+    check: entry.check ? { passed: entry.check.passed } : undefined,
+    time: entry.duration_ms ?? undefined,
+    cost: cost === undefined ? undefined : amount(cost),
+    tokens: (entry.input_tokens ?? 0) + (entry.output_tokens ?? 0) || undefined,
+    changes: entry.diff ? { files: entry.diff.files, added: entry.diff.added, removed: entry.diff.removed } : undefined,
+  };
+}
+
+export function Compare({ competition, amount }: { competition: Competition; amount: (cost: number) => string }) {
   const made = competition.entries.filter((entry) => entry.diff).sort(byRank);
   const [chosen, setChosen] = useState<{ left?: number; right?: number }>({});
   const left = made.find((entry) => entry.number === chosen.left) ?? made[0];
@@ -94,6 +108,7 @@ export function Compare({ competition }: { competition: Competition }) {
         </span>
       }
     >
+      <SideBySide left={figuresOf(left, amount)} right={figuresOf(right, amount)} />
       <Loaded query={query} what="Comparing">
         {(compared) =>
           compared.files.length === 0 ? (

@@ -120,7 +120,7 @@ export function CompetitionPage() {
           />
         ))}
       </div>
-      <Compare competition={competition} />
+      <Compare competition={competition} amount={amount} />
       {competition.run_id && <Artifacts of={{ run_id: competition.run_id }} />}
       <Card title="Details">
         {competition.prompt !== "" && (

@@ -140,6 +140,16 @@ export function EntryCard({ entry, labels, won, amount, fork, open, onPick }: Pr
           {paragraphs(entry.summary).slice(0, 600)}
         </p>
       )}
+      {entry.check?.execution_id && (
+        <details open={!entry.check.passed && entry.state === "done"} className="border-t border-line px-4 py-2">
+          <summary className={entry.check.passed ? "text-dim" : "text-bad"}>Output of the check</summary>
+          <Tail
+            execution={entry.check.execution_id}
+            label={`Output of the check of fork ${entry.number}`}
+            className="mt-1 max-h-52 rounded-md"
+          />
+        </details>
+      )}
       {entry.prompt && (
         <details className="border-t border-line px-4 py-2">
           <summary className="text-dim">Own prompt</summary>

@@ -1,5 +1,5 @@
 // A pull request: what it changes, what was said of it, what checks say, and the button.
-import { useState, type FormEvent } from "react";
+import { useMemo, useState, type FormEvent } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
 import { Check, MessageSquare, X } from "lucide-react";
@@ -10,12 +10,16 @@ import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { Empty, ErrorBox, Loaded, Loading, toastError } from "../ui/feedback";
 import { TextArea } from "../ui/fields";
-import { paragraphs, plainText } from "../ui/format";
+import { plainText } from "../ui/format";
 import { Card, Page } from "../ui/layout";
-import { Markdown } from "../ui/Markdown";
+import { InlineMarkdown, Markdown } from "../ui/Markdown";
 import { Ago } from "../ui/time";
-import { DiffView, type NewRemark } from "./DiffView";
-import { Checks, MergeActions, PULL_TONES } from "./Merge";
+import { DiffView } from "./DiffView";
+import { Checks, MergeActions, MergeBox, PULL_TONES } from "./Merge";
+import type { NewRemark } from "./PatchLines";
+import { ResolveConflict } from "./ResolveConflict";
+import { useThreads } from "./threads";
+import { useTaskOfPull } from "./taskOfPull";
 import { useRepositories } from "./Repositories";
 
 export function PullPage() {
@@ -97,6 +101,12 @@ export function PullPage() {
   const all = useRepositories();
   const repositoryName = all.data?.items.find((one) => one.id === repository)?.name ?? repository;
   const pull = query.data;
+  const task = useTaskOfPull(repository, pull);
+  const threads = useThreads(repository, pull);
+  const source = useMemo(
+    () => (diff.data === undefined ? undefined : { repository, commit: diff.data.head_commit }),
+    [repository, diff.data],
+  );
   if (pull === undefined) return query.error === null ? <Loading /> : <ErrorBox error={query.error} className="m-5" />;
   const said = [
     ...(comments.data?.items.map((one) => ({ ...one, verdict: undefined })) ?? []),
@@ -126,28 +136,54 @@ export function PullPage() {
             /
           </span>
           <span className="text-dim">#{pull.number}</span>
-          {plainText(pull.title)}
+          <span>
+            <InlineMarkdown text={pull.title} />
+          </span>
           <Badge tone={PULL_TONES[pull.state] ?? "dim"}>{pull.draft ? "draft" : pull.state}</Badge>
         </span>
       }
       actions={<MergeActions repository={repository} pull={pull} />}
     >
       <p className="text-dim">
-        {plainText(nameOf(pull.author))} wants to merge{" "}
+        Opened by {plainText(nameOf(pull.author))} to merge{" "}
         <code className="font-mono text-ink">{plainText(pull.head)}</code> into{" "}
         <code className="font-mono text-ink">{plainText(pull.base)}</code>, changed <Ago at={pull.updated_at} />
+        {task !== undefined && (
+          <>
+            , for the task{" "}
+            <Link to="/tasks/$task" params={{ task: task.id }} className="text-accent underline">
+              {plainText(task.title)}
+            </Link>
+          </>
+        )}
       </p>
       {pull.body !== "" && (
         <Card>
           <Markdown text={pull.body} className="p-4" />
         </Card>
       )}
+      <MergeBox
+        repository={repository}
+        pull={pull}
+        resolve={
+          task && (
+            <ResolveConflict
+              task={task.id}
+              repository={repository}
+              pull={pull}
+              working={task.state === "in_progress"}
+            />
+          )
+        }
+      />
       <Checks repository={repository} commit={head} />
       <Loaded query={diff} what="Comparing">
         {(shown) => (
           <DiffView
             diff={shown}
-            remarks={remarks.data?.items ?? []}
+            remarks={remarks.data?.items}
+            threads={threads}
+            source={source}
             onRemark={allowed && open ? (remark) => sendReview([remark]) : undefined}
             batch={
               allowed && open
@@ -179,7 +215,7 @@ export function PullPage() {
                   )}
                   <Ago at={one.created_at} />
                 </p>
-                {one.body !== "" && <p className="mt-1 whitespace-pre-wrap">{paragraphs(one.body)}</p>}
+                {one.body !== "" && <Markdown text={one.body} className="mt-1" />}
               </li>
             ))}
           </ol>

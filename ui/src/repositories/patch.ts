@@ -11,6 +11,9 @@ export interface PatchLine {
 export interface Hunk {
   head: string;
   lines: PatchLine[];
+  /** Where it begins in what was and in what is. */
+  old: number;
+  now: number;
 }
 
 export interface PatchFile {
@@ -90,7 +93,7 @@ export function parsePatch(patch: string): PatchFile[] {
       if (file === undefined) files.push((file = { path: "", hunks: [] }));
       at = { old: Number(head[1]), now: Number(head[3]) };
       left = { old: Number(head[2] ?? 1), now: Number(head[4] ?? 1) };
-      hunk = { head: line, lines: [] };
+      hunk = { head: line, lines: [], ...at };
       file.hunks.push(hunk);
     }
   }

@@ -17,7 +17,7 @@ test("only the words that differ are marked, and nothing if lines have little in
 
 test("lines that replace others stand next to them", () => {
   const [file] = parsePatch("@@ -1,4 +1,4 @@\n a\n-b\n-c\n+B\n d\n+e\n");
-  const pairs = pairsOf(file?.hunks[0] ?? { head: "", lines: [] });
+  const pairs = pairsOf(file?.hunks[0] ?? { head: "", lines: [], old: 1, now: 1 });
   expect(pairs.map(({ left, right }) => [left?.text, right?.text])).toEqual([
     ["a", "a"],
     ["b", "B"],

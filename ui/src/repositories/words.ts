@@ -38,7 +38,7 @@ export function wordDiff(before: string, after: string): [Part[], Part[]] {
 }
 
 /** The lines of a hunk side by side: removed lines next to those that replace them. */
-export function pairsOf(hunk: Hunk): Pair[] {
+export function pairsOf(hunk: Pick<Hunk, "lines">): Pair[] {
   const pairs: Pair[] = [];
   let removed: PatchLine[] = [];
   let added: PatchLine[] = [];
@@ -63,7 +63,7 @@ export function pairsOf(hunk: Hunk): Pair[] {
 }
 
 /** The parts of every changed line of a hunk that has a counterpart. */
-export function partsOf(hunk: Hunk): Map<PatchLine, Part[]> {
+export function partsOf(hunk: Pick<Hunk, "lines">): Map<PatchLine, Part[]> {
   const found = new Map<PatchLine, Part[]>();
   for (const { left, right } of pairsOf(hunk)) {
     if (left?.kind !== "removed" || right?.kind !== "added") continue;

@@ -17,6 +17,7 @@ import { ArrowLeft, Download, Save } from "lucide-react";
 import { toast } from "sonner";
 import { download, fileVersion, readFile, writeFile, type Content } from "../api/files";
 import { may, session } from "../api/session";
+import { coloursOf } from "../code/editor";
 import { useDark } from "../shell/theme";
 import { Button } from "../ui/Button";
 import { Confirm } from "../ui/Dialog";
@@ -40,6 +41,7 @@ function Editor({
   const box = useRef<HTMLDivElement>(null);
   const dark = useDark();
   const theme = useRef(new Compartment());
+  const colours = useRef(new Compartment());
   const view = useRef<EditorView>(undefined);
   const callbacks = useRef({ onChange, onSave });
   callbacks.current = { onChange, onSave };
@@ -64,6 +66,7 @@ function Editor({
           EditorState.readOnly.of(!editable),
           EditorView.contentAttributes.of({ "aria-label": `Contents of ${plainText(path)}` }),
           theme.current.of(EditorView.theme({}, { dark: false })),
+          colours.current.of([]),
           keymap.of([
             { key: "Mod-s", run: save, preventDefault: true },
             indentWithTab,
@@ -78,7 +81,14 @@ function Editor({
       }),
     });
     view.current = made;
-    return () => made.destroy();
+    // Without colours it is a file all the same.
+    void coloursOf(path, text)
+      .then((found) => view.current === made && made.dispatch({ effects: colours.current.reconfigure(found) }))
+      .catch(() => undefined);
+    return () => {
+      view.current = undefined;
+      made.destroy();
+    };
     // Another file is another editor (by its key); the text of this one is its own once it is open.
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [editable, path]);

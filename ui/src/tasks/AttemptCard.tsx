@@ -68,7 +68,7 @@ function StepLine({ step, failed }: { step: Step; failed: boolean }) {
 }
 
 /** What an attempt has cost: its sandbox by the server's prices, its agent by its own account. */
-function useCost(attempt: Attempt): { sandbox?: number; agent?: number } {
+export function useCost(attempt: Attempt): { sandbox?: number; agent?: number } {
   const { data } = useQuery({
     queryKey: ["usage", "sandbox", attempt.sandbox_id],
     queryFn: () =>

@@ -4,14 +4,17 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { toast } from "sonner";
 import { api, take } from "../api/client";
 import { may } from "../api/session";
-import { DiffView, type DraftRemark, type NewRemark } from "../repositories/DiffView";
-import { MergeActions, PULL_TONES } from "../repositories/Merge";
+import { DiffView } from "../repositories/DiffView";
+import { MergeActions, MergeBox, PULL_TONES } from "../repositories/Merge";
+import type { DraftRemark, NewRemark } from "../repositories/PatchLines";
+import { ResolveConflict } from "../repositories/ResolveConflict";
+import { useThreads } from "../repositories/threads";
 import { Badge } from "../ui/Badge";
 import { Button } from "../ui/Button";
 import { Empty, Loaded, toastError } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
-import { Markdown } from "../ui/Markdown";
+import { InlineMarkdown, Markdown } from "../ui/Markdown";
 import { ownPull, PullLink } from "../work/PullLink";
 import type { Attempt } from "./AttemptCard";
 import { useMessages } from "./Messages";
@@ -142,6 +145,11 @@ export function Changes({ task, attempt }: { task: Task; attempt: Attempt | unde
     return [...(reviewed.data?.items ?? []), ...waiting];
   }, [reviewed.data, said.data]);
   const fresh = useFreshTasks();
+  const threads = useThreads(repository, pull);
+  const source = useMemo(
+    () => (diff.data === undefined ? undefined : { repository, commit: diff.data.head_commit }),
+    [repository, diff.data],
+  );
   if (pull === undefined) return <WithoutPull task={task} attempt={attempt} repository={repository} />;
   const working = attempt !== undefined && !attempt.ended_at;
   const startAgain = () =>
@@ -203,14 +211,23 @@ export function Changes({ task, attempt }: { task: Task; attempt: Attempt | unde
           </span>
         }
       >
-        <p className="px-4 pt-3 font-medium">{plainText(pull.title)}</p>
+        <p className="px-4 pt-3 font-medium">
+          <InlineMarkdown text={pull.title} />
+        </p>
         <Markdown text={withoutIds(pull.body.slice(0, 4000))} className="px-4 pt-1 pb-3" />
       </Card>
+      <MergeBox
+        repository={repository}
+        pull={pull}
+        resolve={<ResolveConflict task={task.id} repository={repository} pull={pull} working={working} />}
+      />
       <Loaded query={diff} what="Comparing">
         {(shown) => (
           <DiffView
             diff={shown}
             remarks={remarks}
+            threads={threads}
+            source={source}
             onRemark={may("write") ? toAgent : undefined}
             batch={may("write") ? ways : undefined}
           />

@@ -2,10 +2,10 @@
 import { useState } from "react";
 import { SelectField, Switch, TextField } from "../ui/fields";
 import { ErrorBox, Loading } from "../ui/feedback";
-import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
 import { newestTodos } from "../transcript/entries";
 import { Thread } from "../transcript/Thread";
+import { Todos } from "../transcript/Todos";
 import { useTranscript } from "../transcript/useTranscript";
 import { turnsOf, useExecutions } from "../work/executions";
 import { Tail } from "../work/Tail";
@@ -19,18 +19,12 @@ function Plan({ items }: { items: { text: string; state: string }[] }) {
   const done = items.filter((item) => item.state === "done").length;
   return (
     <Card title={`Plan: ${done} of ${items.length}`}>
-      <ul className="space-y-1 p-4">
-        {items.map((item, at) => (
-          <li
-            key={at}
-            className={
-              item.state === "done" ? "text-dim line-through" : item.state === "in_progress" ? "text-accent" : ""
-            }
-          >
-            {plainText(item.text)}
-          </li>
-        ))}
-      </ul>
+      <div aria-hidden className="h-1 bg-raised">
+        <div className="h-full bg-ok" style={{ width: `${(100 * done) / items.length}%` }} />
+      </div>
+      <div className="p-4">
+        <Todos items={items} />
+      </div>
     </Card>
   );
 }

@@ -11,6 +11,7 @@ import { classes } from "../ui/classes";
 import { Empty, ErrorBox, Loading } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { Card } from "../ui/layout";
+import { InlineMarkdown } from "../ui/Markdown";
 import { TAB, Tabs } from "../ui/Tabs";
 import { Since } from "../ui/time";
 import { Artifacts } from "../work/Artifacts";
@@ -19,7 +20,9 @@ import { isAsking } from "./asking";
 import { AttemptCard, type Attempt } from "./AttemptCard";
 import { Changes, PullActions } from "./Changes";
 import { ChecksTab } from "./ChecksTab";
+import { CompareAttempts } from "./CompareAttempts";
 import { Conversation } from "./Conversation";
+import { Previews } from "./Previews";
 import { COLUMNS, type Task } from "./tasks";
 import { History, NeedsAttention, useTaskWork, Wanted } from "./TaskParts";
 
@@ -94,7 +97,7 @@ export function TaskPage() {
               <span aria-hidden className="px-1.5 font-normal text-dim">
                 /
               </span>
-              {plainText(task.title)}
+              <InlineMarkdown text={task.title} />
             </h1>
             <Standing task={task} attempt={attempts[0]} />
           </div>
@@ -103,6 +106,7 @@ export function TaskPage() {
             {!working && <PullActions task={task} />}
           </div>
         </div>
+        <Previews attempt={attempts[0]} />
         <Tabs label="Parts of the task" className="mt-2">
           {TABS.map(([name, title]) => (
             <Link
@@ -137,6 +141,7 @@ export function TaskPage() {
               {attempts.map((attempt, at) => (
                 <AttemptCard key={attempt.run_id} attempt={attempt} task={task} open={at === 0} />
               ))}
+              <CompareAttempts task={task} attempts={attempts} />
               {none && (
                 <Card title="Attempts">
                   <Empty title="No attempts yet">Start it with an agent, or let several compete.</Empty>

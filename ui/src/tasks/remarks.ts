@@ -1,6 +1,6 @@
 // Comments on lines of a diff, as the agent is told of them and as they are found again.
 import type { Schemas } from "../api/client";
-import type { NewRemark } from "../repositories/DiffView";
+import type { NewRemark } from "../repositories/PatchLines";
 
 type Message = Schemas["Message"];
 type NewMessage = Schemas["NewMessage"];

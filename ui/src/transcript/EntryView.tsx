@@ -1,7 +1,8 @@
 // One entry of a conversation: messages as text, calls of tools as one line that opens.
-import { memo, type ReactNode } from "react";
+import { memo, useMemo, useState, type ReactNode } from "react";
 import {
   Brain,
+  ChevronRight,
   CircleAlert,
   CircleCheck,
   FilePen,
@@ -15,14 +16,20 @@ import {
   X,
 } from "lucide-react";
 import { useNameOf } from "../api/people";
+import { CodeLines, lineParts } from "../code/Code";
+import { useTokens } from "../code/highlight";
+import { languageOfPath } from "../code/languages";
 import { Badge } from "../ui/Badge";
 import { classes } from "../ui/classes";
-import { duration, money, paragraphs, plainText } from "../ui/format";
+import { money, paragraphs, plainText, span } from "../ui/format";
 import { Markdown } from "../ui/Markdown";
-import { Ago } from "../ui/time";
+import { Ago, Since } from "../ui/time";
+import { Todos } from "./Todos";
 import { gist, whole, type BoundedText, type CallState, type Entry } from "./entries";
 
 type Of<K extends Entry["kind"]> = Extract<Entry, { kind: K }>;
+
+const NOTICED_MS = 2000;
 
 function Mark({ state, icon }: { state: CallState; icon: ReactNode }) {
   if (state === "running")
@@ -53,6 +60,7 @@ function Fold({
   about,
   after,
   open = false,
+  closed,
   children,
 }: {
   state: CallState;
@@ -61,12 +69,16 @@ function Fold({
   about: string;
   after?: ReactNode;
   open?: boolean;
+  /** What stands under the line while it is closed. */
+  closed?: ReactNode;
   children?: ReactNode;
 }) {
+  // What is inside is drawn, and coloured, once somebody opens it.
+  const [shown, setShown] = useState(open);
   const line = (
     <>
       <Mark state={state} icon={icon} />
-      <span className="shrink-0 font-medium">{name}</span>
+      <span className={classes("shrink-0", state === "failed" ? "font-medium text-bad" : "text-dim")}>{name}</span>
       <span className="min-w-0 flex-1 truncate font-mono text-xs text-dim">{about}</span>
       {after}
     </>
@@ -74,32 +86,70 @@ function Fold({
   if (children === undefined || children === false || children === null)
     return <div className="flex items-center gap-2 px-2 py-1">{line}</div>;
   return (
-    <details open={open} className="group rounded-md">
-      <summary className="flex list-none items-center gap-2 rounded-md px-2 py-1 hover:bg-raised [&::-webkit-details-marker]:hidden">
-        {line}
-        <span aria-hidden className="shrink-0 text-xs text-dim group-open:rotate-90">
-          ▸
-        </span>
-      </summary>
-      <div className="pt-1 pr-2 pb-2 pl-8">{children}</div>
-    </details>
+    <>
+      <details open={shown} onToggle={({ currentTarget }) => setShown(currentTarget.open)} className="group rounded-md">
+        <summary className="flex list-none items-center gap-2 rounded-md px-2 py-1 hover:bg-raised [&::-webkit-details-marker]:hidden">
+          {line}
+          <ChevronRight aria-hidden className="size-3.5 shrink-0 text-dim group-open:rotate-90" />
+        </summary>
+        {shown && <div className="pt-1 pr-2 pb-2 pl-8">{children}</div>}
+      </details>
+      {!shown && closed}
+    </>
   );
 }
 
 const DIFF_LOOKS: Record<string, string> = { "+": "bg-ok-soft", "-": "bg-bad-soft" };
+const DIFF_SAID: Record<string, string> = { "+": "added ", "-": "removed " };
 
-function SmallDiff({ diff }: { diff: BoundedText }) {
+function SmallDiff({ diff, path }: { diff: BoundedText; path: string }) {
+  const lines = useMemo(() => whole(diff).split("\n"), [diff]);
+  // Both sides in one group: a small edit is seldom more than a few lines.
+  const groups = useMemo(() => [lines.map((line) => (/^[+\- ]/.test(line) ? line.slice(1) : line))], [lines]);
+  const tokens = useTokens(languageOfPath(path), groups)?.[0];
   return (
-    <pre tabIndex={0} className="max-h-96 overflow-auto rounded-md border border-line font-mono text-xs">
-      {whole(diff)
-        .split("\n")
-        .map((line, at) => (
-          <div key={at} className={classes("min-w-max px-2", DIFF_LOOKS[line.charAt(0)])}>
-            {plainText(line) || " "}
-          </div>
-        ))}
+    <pre
+      tabIndex={0}
+      aria-label={`Changes of ${plainText(path)}`}
+      className="max-h-96 overflow-auto rounded-md border border-line py-1 font-mono text-xs leading-5"
+    >
+      <div className="w-max min-w-full">
+        {lines.map((line, at) => {
+          const sign = line.charAt(0);
+          return (
+            <div key={at} className={classes("px-2", DIFF_LOOKS[sign])}>
+              <span aria-hidden className="inline-block w-4 text-dim select-none">
+                {sign === "+" || sign === "-" ? sign : ""}
+              </span>
+              {DIFF_SAID[sign] !== undefined && <span className="sr-only">{DIFF_SAID[sign]}</span>}
+              {lineParts(groups[0]?.[at] ?? "", tokens?.[at]?.length ? tokens[at] : undefined) || " "}
+            </div>
+          );
+        })}
+      </div>
     </pre>
   );
+}
+
+/** The last line of what a failed command wrote: mostly it says why. */
+function LastLine({ output }: { output: BoundedText | undefined }) {
+  const lines = output === undefined ? [] : whole(output).trimEnd().split("\n");
+  const last = lines.findLast((line) => line.trim() !== "");
+  if (last === undefined) return null;
+  return <p className="truncate pr-2 pb-1 pl-8 font-mono text-xs text-bad">{plainText(last.slice(0, 300))}</p>;
+}
+
+/** How long a call took, if one would have noticed it. */
+function Took({ entry }: { entry: Of<"tool" | "command" | "edit"> }) {
+  const look = "shrink-0 text-xs text-dim tabular-nums";
+  if (entry.state === "running")
+    return (
+      <span className={look}>
+        <Since at={entry.at} />
+      </span>
+    );
+  const took = Date.parse(entry.updated_at) - Date.parse(entry.at);
+  return took >= NOTICED_MS ? <span className={look}>{span(took)}</span> : null;
 }
 
 function countLines(diff: BoundedText | undefined): ReactNode {
@@ -140,7 +190,7 @@ function content(entry: Entry): ReactNode {
     case "person":
       return <Person entry={entry} />;
     case "message":
-      return <Markdown text={whole(entry.text)} className="px-2 py-1" />;
+      return <Markdown text={whole(entry.text)} className="max-w-prose px-2 py-2 leading-relaxed" />;
     case "thinking":
       return (
         <Fold
@@ -179,6 +229,7 @@ function content(entry: Entry): ReactNode {
           icon={<Wrench aria-hidden className="size-4" />}
           name={plainText(entry.name)}
           about={plainText(gist(entry.arguments))}
+          after={<Took entry={entry} />}
         >
           <Raw text={entry.arguments} />
           {entry.result && <Raw text={entry.result} className="mt-2" />}
@@ -191,13 +242,32 @@ function content(entry: Entry): ReactNode {
           icon={<SquareTerminal aria-hidden className="size-4" />}
           name="Run"
           about={plainText(entry.command.text)}
+          closed={entry.state === "failed" && <LastLine output={entry.output} />}
           after={
-            entry.exit_code !== undefined &&
-            entry.exit_code !== 0 && <Badge tone="bad">exit code {entry.exit_code}</Badge>
+            <>
+              {entry.exit_code !== undefined && entry.exit_code !== 0 && (
+                <Badge tone="bad">exit code {entry.exit_code}</Badge>
+              )}
+              <Took entry={entry} />
+            </>
           }
         >
-          <Raw text={{ text: `$ ${whole(entry.command)}` }} />
-          {entry.output && whole(entry.output) !== "" && <Raw text={entry.output} className="mt-2" />}
+          <pre
+            tabIndex={0}
+            className="max-h-60 overflow-auto rounded-t-md bg-raised p-2 font-mono text-xs break-words whitespace-pre-wrap"
+          >
+            <span aria-hidden className="text-dim select-none">
+              ${" "}
+            </span>
+            <CodeLines text={whole(entry.command)} language="shell" />
+          </pre>
+          {entry.output && whole(entry.output) !== "" ? (
+            <Raw text={entry.output} className="rounded-t-none border-t border-line" />
+          ) : (
+            entry.state !== "running" && (
+              <p className="rounded-b-md border-t border-line bg-raised px-2 py-1 text-xs text-dim">No output.</p>
+            )
+          )}
         </Fold>
       );
     case "edit":
@@ -207,12 +277,17 @@ function content(entry: Entry): ReactNode {
           icon={<FilePen aria-hidden className="size-4" />}
           name={EDITS[entry.edit]}
           about={plainText(entry.path)}
-          after={countLines(entry.diff)}
+          after={
+            <>
+              {countLines(entry.diff)}
+              <Took entry={entry} />
+            </>
+          }
         >
           {(entry.diff ?? entry.error) && (
             <>
               {entry.error && <Raw text={entry.error} className="mb-2 text-bad" />}
-              {entry.diff && <SmallDiff diff={entry.diff} />}
+              {entry.diff && <SmallDiff diff={entry.diff} path={entry.path} />}
             </>
           )}
         </Fold>
@@ -225,14 +300,7 @@ function content(entry: Entry): ReactNode {
           name="Plan"
           about={`${entry.items.filter((item) => item.state === "done").length} of ${entry.items.length} done`}
         >
-          <ul className="space-y-0.5">
-            {entry.items.map((item, at) => (
-              <li key={at} className={item.state === "done" ? "text-dim line-through" : undefined}>
-                {plainText(item.text)}
-                {item.state === "in_progress" && <span className="text-accent"> (in progress)</span>}
-              </li>
-            ))}
-          </ul>
+          <Todos items={entry.items} />
         </Fold>
       );
     case "check":
@@ -254,7 +322,7 @@ function content(entry: Entry): ReactNode {
           state="done"
           icon={<RotateCw aria-hidden className="size-4" />}
           name="Waiting for the model"
-          about={`${plainText(entry.reason)}${entry.wait_ms ? `, ${duration(entry.wait_ms)}` : ""}`}
+          about={`${plainText(entry.reason)}${entry.wait_ms ? `, ${span(entry.wait_ms)}` : ""}`}
         />
       );
     case "error":

@@ -1,26 +1,38 @@
 // The entries of a transcript, drawn as far as they are seen, following the end unless the reader has scrolled away from it.
 import { useEffect, useMemo, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { ArrowDown } from "lucide-react";
+import { ArrowDown, ChevronRight, ListTree } from "lucide-react";
 import { Button } from "../ui/Button";
 import { toastError } from "../ui/feedback";
+import { span } from "../ui/format";
 import { wordsOf, type Entry } from "./entries";
 import { EntryView } from "./EntryView";
+import { summaryOf, threadRows } from "./steps";
 import type { Transcript } from "./useTranscript";
 
-type Row = { key: string; heading: string } | { key: string; entry: Entry };
-
-/** A heading where a turn begins. */
-function rowsOf(entries: Entry[], isTask: boolean): Row[] {
-  const rows: Row[] = [];
-  let turn = "";
-  for (const entry of entries) {
-    const here = `${entry.attempt}.${entry.turn}`;
-    if (isTask && here !== turn) rows.push({ key: here, heading: `Attempt ${entry.attempt}, turn ${entry.turn}` });
-    turn = here;
-    rows.push({ key: String(entry.sequence), entry });
-  }
-  return rows;
+function Steps({ steps }: { steps: Entry[] }) {
+  const [shown, setShown] = useState(false);
+  return (
+    <details
+      data-entry="steps"
+      open={shown}
+      onToggle={({ currentTarget }) => setShown(currentTarget.open)}
+      className="group/steps"
+    >
+      <summary className="flex list-none items-center gap-2 rounded-md px-2 py-1 text-dim hover:bg-raised [&::-webkit-details-marker]:hidden">
+        <ListTree aria-hidden className="size-4 shrink-0" />
+        <span className="min-w-0 flex-1 truncate">{summaryOf(steps)}</span>
+        <ChevronRight aria-hidden className="size-3.5 shrink-0 group-open/steps:rotate-90" />
+      </summary>
+      {shown && (
+        <div className="ml-4 border-l border-line pl-2">
+          {steps.map((entry) => (
+            <EntryView key={entry.sequence} entry={entry} />
+          ))}
+        </div>
+      )}
+    </details>
+  );
 }
 
 const NEAR_END = 60;
@@ -48,7 +60,7 @@ export function Thread({ transcript, label, search = "", turns = true, className
             const text = wordsOf(entry).toLowerCase();
             return words.every((word) => text.includes(word));
           });
-    return rowsOf(shown, turns);
+    return threadRows(shown, { turns, folds: words.length === 0 });
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [entries, search, turns]);
   const list = useVirtualizer({
@@ -105,9 +117,16 @@ export function Thread({ transcript, label, search = "", turns = true, className
                 {"heading" in row ? (
                   <h3 className="flex items-center gap-3 py-2 text-xs font-medium text-dim">
                     <span aria-hidden className="h-px flex-1 bg-line" />
-                    {row.heading}
+                    <span>
+                      {row.heading}
+                      {row.took !== undefined && row.took >= 1000 && (
+                        <span className="font-normal"> · {span(row.took)}</span>
+                      )}
+                    </span>
                     <span aria-hidden className="h-px flex-1 bg-line" />
                   </h3>
+                ) : "steps" in row ? (
+                  <Steps steps={row.steps} />
                 ) : (
                   <EntryView entry={row.entry} />
                 )}
@@ -125,7 +144,7 @@ export function Thread({ transcript, label, search = "", turns = true, className
           onClick={() => setFollowing(true)}
           icon={<ArrowDown aria-hidden className="size-4" />}
         >
-          To the end
+          Jump to latest
         </Button>
       )}
     </div>

@@ -1,8 +1,10 @@
 // Text that people and agents write, as they meant it to look. All of it is hostile: it becomes text, never markup.
 import { memo, useMemo, type ReactNode } from "react";
 import { Check, Square } from "lucide-react";
+import { CodeLines } from "../code/Code";
+import { languageOfWord } from "../code/languages";
 import { paragraphs, plainText } from "./format";
-import { parseMarkdown, type Block, type Inline } from "./markdown";
+import { inlines, parseMarkdown, type Block, type Inline } from "./markdown";
 
 function inline(parts: Inline[]): ReactNode {
   return parts.map((part, at) => {
@@ -67,7 +69,7 @@ function block(one: Block, at: number): ReactNode {
     case "code":
       return (
         <pre key={at} tabIndex={0} className="overflow-x-auto rounded-md bg-raised p-3 font-mono text-xs">
-          {paragraphs(one.text)}
+          <CodeLines text={one.text} language={languageOfWord(one.language)} />
         </pre>
       );
     case "quote":
@@ -124,6 +126,18 @@ function block(one: Block, at: number): ReactNode {
         </div>
       );
   }
+}
+
+/** One line, such as a title: its code and emphasis, without links. */
+export function InlineMarkdown({ text }: { text: string }) {
+  return inline(withoutLinks(inlines(text.slice(0, 500))));
+}
+
+function withoutLinks(parts: Inline[]): Inline[] {
+  return parts.flatMap((part) => {
+    if (part.kind === "link") return withoutLinks(part.children);
+    return "children" in part ? [{ ...part, children: withoutLinks(part.children) }] : [part];
+  });
 }
 
 export const Markdown = memo(function Markdown({ text, className }: { text: string; className?: string }) {

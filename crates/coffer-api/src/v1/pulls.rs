@@ -7,7 +7,8 @@ use axum::extract::State;
 use coffer_core::KeyKind;
 use coffer_core::forge::{BranchName, CommitId, DiffSide, IssueState, MergeMethod, PullState, Verdict};
 use coffer_forge::{
-    IssueChange, MergeOrder, NewInlineComment, NewPull, NewReview, NewStatus, PullChange, PullFilter,
+    FilePath, IssueChange, LineChange, MergeOrder, NewInlineComment, NewPull, NewReview, NewStatus,
+    PullChange, PullFilter,
 };
 use http::StatusCode;
 
@@ -18,8 +19,9 @@ use crate::body::{Checked, MaybeChecked};
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::pulls::{
-    ChangeIssue, ChangePull, Comment, Diff, DiffQuery, GiveReview, InlineComment, Issue, IssueQuery,
-    LineComment, Merge, OpenIssue, OpenPull, Pull, PullQuery, Review, Say, SetStatus, Status, Statuses,
+    ChangeIssue, ChangeLineComment, ChangePull, Comment, CommittedFile, CompareQuery, Diff, DiffQuery,
+    FileQuery, GiveReview, InlineComment, Issue, IssueQuery, LineComment, Merge, Mergeability, OpenIssue,
+    OpenPull, Pull, PullQuery, Review, Say, SetStatus, Status, Statuses,
 };
 use coffer_api_types::{Page, PageQuery};
 use coffer_core::Code;
@@ -150,6 +152,44 @@ pub(super) async fn diff(
     Ok(Json(diff))
 }
 
+/// Whether a pull request can be merged now: a merge is tried, and nothing is changed.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/pulls/{number}/mergeability", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path)),
+    responses((status = 200, body = Mergeability))
+)]
+pub(super) async fn mergeability(located: Located<Read>) -> Result<Json<Mergeability>, ApiError> {
+    located.forge.mergeability(located.number()?).await.map(Json).map_err(ApiError::forge)
+}
+
+/// The difference between two commits of a repository, bounded.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/compare", tag = "repositories",
+    params(("repository" = String, Path), CompareQuery),
+    responses((status = 200, body = Diff))
+)]
+pub(super) async fn compare(
+    located: Located<Read>,
+    Query(query): Query<CompareQuery>,
+) -> Result<Json<Diff>, ApiError> {
+    let (from, to): (CommitId, CommitId) = (field("from", &query.from)?, field("to", &query.to)?);
+    located.forge.compare(&from, &to).await.map(Json).map_err(ApiError::forge)
+}
+
+/// A file as it is in a commit: its text, at most 2 MiB of it.
+#[utoipa::path(
+    get, path = "/api/v1/repositories/{repository}/file", tag = "repositories",
+    params(("repository" = String, Path), FileQuery),
+    responses((status = 200, body = CommittedFile))
+)]
+pub(super) async fn file(
+    located: Located<Read>,
+    Query(query): Query<FileQuery>,
+) -> Result<Json<CommittedFile>, ApiError> {
+    let (commit, path): (CommitId, FilePath) = (field("commit", &query.commit)?, field("path", &query.path)?);
+    located.forge.file(&commit, &path).await.map(Json).map_err(ApiError::forge)
+}
+
 /// Merges a pull request. On 409 `merge_conflict`, `details.paths` names the files, and nothing has changed.
 #[utoipa::path(
     post, path = "/api/v1/repositories/{repository}/pulls/{number}/merge", tag = "pulls",
@@ -270,6 +310,55 @@ pub(super) async fn line_comments(
 ) -> Result<Json<Page<InlineComment>>, ApiError> {
     let all = located.forge.inline_comments(located.number()?, forge_part(page)?).await;
     Ok(listed(all.map_err(ApiError::forge)?))
+}
+
+/// Replies to a comment on a line, in its thread.
+#[utoipa::path(
+    post, path = "/api/v1/repositories/{repository}/pulls/{number}/line-comments/{comment}/replies", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path), ("comment" = String, Path)), request_body = Say,
+    responses((status = 201, body = InlineComment))
+)]
+pub(super) async fn reply(
+    located: Located<Write>,
+    Checked(say): Checked<Say>,
+) -> Result<(StatusCode, Json<InlineComment>), ApiError> {
+    let (to, body) = (located.named::<String>("comment")?, said(say.body)?);
+    let made = located.forge.reply(located.number()?, &to, &body).await.map_err(ApiError::forge)?;
+    Ok((StatusCode::CREATED, Json(made)))
+}
+
+/// Edits a comment on a line, which its author can do, or resolves its thread or opens it again, which anybody can who
+/// may comment.
+#[utoipa::path(
+    patch, path = "/api/v1/repositories/{repository}/pulls/{number}/line-comments/{comment}", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path), ("comment" = String, Path)),
+    request_body = ChangeLineComment,
+    responses((status = 200, body = InlineComment))
+)]
+pub(super) async fn change_line_comment(
+    located: Located<Write>,
+    Checked(change): Checked<ChangeLineComment>,
+) -> Result<Json<InlineComment>, ApiError> {
+    let change = match (change.body, change.resolved) {
+        (Some(body), None) => LineChange::Body(said(body)?),
+        (None, Some(resolved)) => LineChange::Resolved(resolved),
+        _ => return Err(ApiError::invalid("body", "or `resolved` must be given, and not both")),
+    };
+    let id: String = located.named("comment")?;
+    let changed = located.forge.change_line_comment(located.number()?, &id, change).await;
+    changed.map(Json).map_err(ApiError::forge)
+}
+
+/// Deletes a comment on a line, which its author can do. Replies to it stay.
+#[utoipa::path(
+    delete, path = "/api/v1/repositories/{repository}/pulls/{number}/line-comments/{comment}", tag = "pulls",
+    params(("repository" = String, Path), ("number" = i64, Path), ("comment" = String, Path)),
+    responses((status = 204))
+)]
+pub(super) async fn delete_line_comment(located: Located<Write>) -> Result<StatusCode, ApiError> {
+    let id: String = located.named("comment")?;
+    located.forge.delete_line_comment(located.number()?, &id).await.map_err(ApiError::forge)?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Sets the result of one check for a commit.

@@ -375,6 +375,7 @@ pub(super) fn samples() -> Vec<Event> {
         Event::PullMerged(pull(PullState::Merged)),
         Event::PullReviewed(comment(Some(Verdict::RequestChanges), None)),
         Event::PullLineCommented(comment(None, Some("src/lib.rs"))),
+        Event::PullLineCommentChanged(comment(None, Some("src/lib.rs"))),
         Event::ForgeCommented(comment(None, None)),
         Event::IssueOpened(IssueNote { number: 8, state: IssueState::Open }),
         Event::IssueUpdated(IssueNote { number: 8, state: IssueState::Open }),

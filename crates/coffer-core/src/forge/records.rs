@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BranchName, CommitId, DiffSide, ForgeKind, IssueState, ProtectionRules, PullState, StatusState, Verdict,
+    BranchName, CommitId, DiffSide, ForgeKind, IssueState, MergeState, ProtectionRules, PullState,
+    StatusState, Verdict,
 };
 
 /// A repository as its forge describes it.
@@ -192,8 +193,55 @@ pub struct InlineComment {
     pub side: Option<DiffSide>,
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub commit: Option<CommitId>,
+    /// The first comment of its thread, if it is not that itself.
     pub in_reply_to: Option<String>,
     pub created_at: String,
+    /// When its text was changed.
+    #[serde(default)]
+    pub updated_at: Option<String>,
+    /// Who resolved the thread that it begins; null on GitHub, whose REST API does not tell.
+    #[serde(default)]
+    pub resolved_by: Option<String>,
+    #[serde(default)]
+    pub resolved_at: Option<String>,
+}
+
+/// Whether a pull request can be merged now, and what is in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Mergeability {
+    /// `clean`, `conflict`, `blocked` (by the protection of the base, or as a draft), `closed`, or `unknown` while the
+    /// forge has not tried yet.
+    #[cfg_attr(feature = "schema", schema(value_type = String, example = "clean"))]
+    pub state: MergeState,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub head_commit: CommitId,
+    /// The commit of the base with which it was tried.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub base_commit: CommitId,
+    /// How many commits of the base the head lacks, at most 1000; null if the forge does not tell.
+    pub behind: Option<u64>,
+    /// The files in conflict, at most 100; empty on GitHub, which does not name them.
+    pub paths: Vec<String>,
+    /// What is in the way, in words.
+    pub why: Option<String>,
+    /// The combined result of the checks of the head; null without any.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>, example = "success"))]
+    pub checks: Option<StatusState>,
+}
+
+/// A file as it is in a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct CommittedFile {
+    pub path: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub commit: CommitId,
+    /// At most 2 MiB; empty if it is binary.
+    pub text: String,
+    pub binary: bool,
+    /// Whether the file is longer than this.
+    pub truncated: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -232,6 +232,18 @@ impl Client {
         Ok(String::from_utf8_lossy(&checked(answer, doing, &what)?).into_owned())
     }
 
+    /// Requests something whose answer has no content.
+    pub(super) async fn nothing(
+        &self,
+        method: Method,
+        path: &str,
+        doing: &'static str,
+        what: (&'static str, String),
+    ) -> Answer<()> {
+        let answer = self.ask(Ask { method, path, accept: JSON, body: None }).await?;
+        checked(answer, doing, &what).map(drop)
+    }
+
     async fn ask(&self, ask: Ask<'_>) -> Answer<Response<Bytes>> {
         let token = self.token().await?;
         let answer = self.ask_as(&ask, &token).await?;

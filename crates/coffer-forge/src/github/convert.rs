@@ -1,6 +1,8 @@
 //! Converts GitHub's JSON to our own types.
 
-use coffer_core::forge::{BranchName, CommitId, DiffSide, IssueState, PullState, StatusState, Verdict};
+use coffer_core::forge::{
+    BranchName, CommitId, DiffSide, IssueState, MergeState, PullState, StatusState, Verdict,
+};
 use serde_json::Value;
 
 use crate::ForgeError;
@@ -175,7 +177,31 @@ pub(crate) fn inline(told: &Value) -> Answer<InlineComment> {
         commit: commit(&told["commit_id"]).ok(),
         in_reply_to: told["in_reply_to_id"].as_i64().map(|id| id.to_string()),
         created_at: when(&told["created_at"]).unwrap_or_default(),
+        updated_at: when(&told["updated_at"]).filter(|_| told["updated_at"] != told["created_at"]),
+        resolved_by: None,
+        resolved_at: None,
     })
+}
+
+/// What GitHub says of merging, after its trial merge.
+pub(crate) fn merge_state(told: &Value, pull: &Pull) -> (MergeState, Option<&'static str>) {
+    if pull.state != PullState::Open {
+        return (MergeState::Closed, None);
+    }
+    if told["mergeable"] == Value::Bool(false) {
+        return (MergeState::Conflict, Some("head and base change the same lines"));
+    }
+    match told["mergeable_state"].as_str() {
+        _ if pull.draft => (MergeState::Blocked, Some("it is a draft; mark it as ready first")),
+        Some("dirty") => (MergeState::Conflict, Some("head and base change the same lines")),
+        Some("blocked") => (MergeState::Blocked, Some("GitHub's rules for the base branch are not met yet")),
+        Some("behind") => {
+            (MergeState::Blocked, Some("GitHub asks for the newest commits of the base branch first"))
+        }
+        Some("clean" | "unstable" | "has_hooks") => (MergeState::Clean, None),
+        _ if told["mergeable"] == Value::Bool(true) => (MergeState::Clean, None),
+        _ => (MergeState::Unknown, None),
+    }
 }
 
 pub(crate) fn status(told: &Value) -> Answer<Status> {
@@ -227,4 +253,38 @@ pub(crate) fn file(told: &Value) -> Option<DiffFile> {
         deletions: told["deletions"].as_u64().unwrap_or(0),
         binary: told["patch"].is_null() && told["changes"] == 0 && told["status"] == "modified",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(more: &Value) -> Value {
+        let side = |name: &str| json!({"ref": name, "sha": "a".repeat(40)});
+        let mut told = json!({"number": 1, "state": "open", "head": side("task"), "base": side("main")});
+        told.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        told
+    }
+
+    #[test]
+    fn what_github_says_of_merging_is_read() {
+        for (more, state) in [
+            (json!({"mergeable": null, "mergeable_state": "unknown"}), MergeState::Unknown),
+            (json!({"mergeable": true, "mergeable_state": "clean"}), MergeState::Clean),
+            // Checks that are not required have failed.
+            (json!({"mergeable": true, "mergeable_state": "unstable"}), MergeState::Clean),
+            (json!({"mergeable": true, "mergeable_state": "a new word"}), MergeState::Clean),
+            (json!({"mergeable": false, "mergeable_state": "dirty"}), MergeState::Conflict),
+            (json!({"mergeable": true, "mergeable_state": "blocked"}), MergeState::Blocked),
+            (json!({"mergeable": true, "mergeable_state": "behind"}), MergeState::Blocked),
+            (json!({"mergeable": true, "mergeable_state": "draft", "draft": true}), MergeState::Blocked),
+            (json!({"state": "closed", "mergeable": true, "mergeable_state": "clean"}), MergeState::Closed),
+            (json!({}), MergeState::Unknown),
+        ] {
+            let told = told(&more);
+            assert_eq!(merge_state(&told, &pull(&told).unwrap()).0, state, "{more}");
+        }
+    }
 }

@@ -11,6 +11,8 @@ use crate::{ForgeError, Identity};
 
 /// Most commits of a rebase.
 const MOST_COMMITS: usize = 250;
+/// Most commits of a base that a head lacks which are counted.
+const MOST_BEHIND: &str = "1000";
 /// Most paths of a conflict in an answer.
 const MOST_PATHS: usize = 100;
 
@@ -239,6 +241,14 @@ impl Bare {
             return Err(ForgeError::conflict(why));
         }
         Ok(commits)
+    }
+
+    /// How many commits of `base` the head lacks, at most [`MOST_BEHIND`].
+    pub(crate) async fn behind(&self, base: &CommitId, head: &CommitId) -> Result<u64, GitError> {
+        let not = format!("^{head}");
+        let args = ["rev-list", "--count", "--max-count", MOST_BEHIND, base.as_str(), &not];
+        let told = self.run(&args).await?.line()?;
+        told.parse().map_err(|_| GitError::Failed("git printed no count".into()))
     }
 
     /// The tree of a commit.

@@ -6,12 +6,13 @@ use coffer_core::forge::CommitId;
 
 use super::bare::Bare;
 use crate::ForgeError;
-use crate::forge::{Diff, DiffFile};
+use crate::forge::{CommittedFile, Diff, DiffFile, FilePath};
 use crate::git::Call;
 
 const MOST_FILES: usize = 3000;
 const LONGEST_PATCH: usize = 2 << 20;
 const LONGEST_LIST: usize = 2 << 20;
+const LONGEST_FILE: usize = 2 << 20;
 
 const HOW: [&str; 7] = [
     "diff-tree",
@@ -29,6 +30,16 @@ impl Bare {
         let merge_base = self.merge_base(base, head).await?;
         // Without one, everything is new.
         let from = merge_base.clone().unwrap_or_else(|| base.clone());
+        self.difference(&from, head, merge_base).await
+    }
+
+    /// The difference between two commits.
+    pub(crate) async fn difference(
+        &self,
+        from: &CommitId,
+        head: &CommitId,
+        merge_base: Option<CommitId>,
+    ) -> Result<Diff, ForgeError> {
         let call = Call { most: LONGEST_LIST, ..Call::within(&self.directory) };
         let between = [from.as_str(), head.as_str()];
         let list = [&HOW[..], &["--raw", "--numstat", "-z", "--no-abbrev"], &between].concat();
@@ -51,6 +62,24 @@ impl Bare {
             patch,
             truncated,
         })
+    }
+
+    /// A file as it is in a commit.
+    pub(crate) async fn file(&self, commit: &CommitId, path: &FilePath) -> Result<CommittedFile, ForgeError> {
+        // A name that begins with a hash can be neither an option nor a path beside the repository.
+        let name = format!("{commit}:{}", path.as_str());
+        let kind = self.git.run(Call::within(&self.directory), &["cat-file", "-t", &name]).await?;
+        if kind.code != Some(0) || kind.stdout.trim_ascii() != b"blob" {
+            return Err(ForgeError::not_found("file", path.as_str()));
+        }
+        let call = Call { most: LONGEST_FILE, ..Call::within(&self.directory) };
+        let read = self.git.run(call, &["cat-file", "blob", &name]).await?;
+        let truncated = read.cut;
+        let bytes = read.good()?;
+        let binary = bytes[..bytes.len().min(8000)].contains(&0);
+        let text = if binary { String::new() } else { String::from_utf8_lossy(&bytes).into_owned() };
+        let (path, commit) = (path.as_str().to_string(), commit.clone());
+        Ok(CommittedFile { path, commit, text, binary, truncated })
     }
 }
 

@@ -1,12 +1,12 @@
 //! Merges in a bare repository; see docs/design/0007-forges.md for the order of writes.
 
-use coffer_core::forge::{CommitId, MergeMethod, PullState, StatusState, Verdict};
+use coffer_core::forge::{CommitId, MergeMethod, MergeState, PullState, StatusState, Verdict};
 use coffer_store::{CommentKind, Merging, PullRow};
 
 use super::LocalForge;
 use super::bare::{Author, Moved, Tree};
 use crate::ForgeError;
-use crate::forge::{MergeOrder, Statuses};
+use crate::forge::{MergeOrder, Mergeability, Statuses};
 
 /// How often to retry if the base keeps moving.
 const TRIES: u32 = 5;
@@ -52,6 +52,69 @@ impl LocalForge {
             }
         }
         Err(ForgeError::Raced { why: "its branches keep moving; try again".into() })
+    }
+
+    /// Merges the trees of head and base into nothing, to see whether they can be.
+    pub(super) async fn try_merge(&self, number: i64) -> Result<Mergeability, ForgeError> {
+        let pull = self.look(number).await?;
+        let mut told = Mergeability {
+            state: MergeState::Closed,
+            head_commit: pull.head_commit.clone(),
+            base_commit: pull.base_commit.clone(),
+            behind: None,
+            paths: Vec::new(),
+            why: None,
+            checks: None,
+        };
+        if pull.state != PullState::Open {
+            return Ok(told);
+        }
+        let rows = self.store.statuses(&self.scope, self.row.id, &pull.head_commit).await?;
+        if !rows.is_empty() {
+            let statuses = rows.into_iter().map(super::shown_status).collect();
+            told.checks = Some(Statuses::of(pull.head_commit.clone(), statuses).state);
+        }
+        let tips = self.bare().tips(&[&pull.head, &pull.base]).await?;
+        let missing = [("base", &pull.base), ("head", &pull.head)]
+            .into_iter()
+            .find(|(_, name)| !tips.contains_key(*name));
+        if let Some((which, name)) = missing {
+            told.state = MergeState::Blocked;
+            told.why = Some(gone(which, name.as_str()).to_string());
+            return Ok(told);
+        }
+        if let Some(base) = tips.get(&pull.base) {
+            told.base_commit = base.clone();
+        }
+        told.behind = Some(self.bare().behind(&told.base_commit, &pull.head_commit).await?);
+        let merged = self.bare().merge_trees(&told.base_commit, &pull.head_commit, None).await;
+        let in_the_way = match merged.and_then(clean) {
+            Ok(_) => {
+                self.may_merge(
+                    &pull,
+                    &MergeOrder {
+                        method: MergeMethod::Squash,
+                        expected_head: None,
+                        title: None,
+                        message: None,
+                    },
+                )
+                .await
+            }
+            Err(error) => Err(error),
+        };
+        match in_the_way {
+            Ok(()) => told.state = MergeState::Clean,
+            Err(ForgeError::Conflict { why, paths }) => {
+                told.state = if paths.is_empty() { MergeState::Blocked } else { MergeState::Conflict };
+                (told.why, told.paths) = (Some(why), paths);
+            }
+            Err(error @ (ForgeError::Protected { .. } | ForgeError::Raced { .. })) => {
+                (told.state, told.why) = (MergeState::Blocked, Some(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(told)
     }
 
     /// Finishes or drops a merge that a crash interrupted. The caller holds the repository's lock.

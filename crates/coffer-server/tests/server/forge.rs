@@ -560,3 +560,128 @@ pub(crate) mod hmac_sha256 {
         hex::encode(outer)
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whether_a_pull_request_can_be_merged_is_told_before_it_is_tried() {
+    let work = Work::start().await;
+    work.branch("ours", "README", "ours\n").await;
+    work.open("ours").await;
+    let path = format!("{}/pulls/1/mergeability", work.path);
+    let told = work.app.get(&path).await.expect(200).json();
+    assert_eq!(
+        (&told["state"], &told["behind"], &told["checks"]),
+        (&json!("clean"), &json!(0), &Value::Null)
+    );
+
+    // The base moves on, in the same lines.
+    let theirs = work.branch("theirs", "README", "theirs\n").await;
+    good(&work.push("one", &["theirs:main"]).await);
+    let told = work.app.get(&path).await.expect(200).json();
+    assert_eq!(
+        (&told["state"], &told["paths"], &told["behind"]),
+        (&json!("conflict"), &json!(["README"]), &json!(1))
+    );
+    assert_eq!(told["base_commit"], theirs.as_str());
+    assert_eq!(work.pull(1).await["state"], "open", "nothing was changed");
+
+    // The base is merged into the head: that is what an agent does.
+    let at = work.at("one");
+    good(&git(&at, &["checkout", "--quiet", "ours"]).await);
+    git(&at, &["merge", "--quiet", "theirs"]).await;
+    let head = work.commit("one", "README", "both\n").await;
+    good(&work.push("one", &["ours"]).await);
+    let told = work.app.get(&path).await.expect(200).json();
+    assert_eq!((&told["state"], &told["behind"]), (&json!("clean"), &json!(0)));
+
+    let statuses = format!("{}/commits/{head}/statuses", work.path);
+    work.app.post(&statuses, json!({"context": "ci/test", "state": "failure"})).await.expect(201);
+    work.app
+        .put(&format!("{}/protections/main", work.path), json!({"require_statuses": true}))
+        .await
+        .expect(200);
+    let told = work.app.get(&path).await.expect(200).json();
+    assert_eq!((&told["state"], &told["checks"]), (&json!("blocked"), &json!("failure")));
+    assert!(told["why"].as_str().unwrap().contains("statuses"), "{told}");
+    work.app.delete(&format!("{}/protections/main", work.path)).await.expect(204);
+    work.merge(1, json!({"method": "squash"})).await.expect(200);
+    assert_eq!(work.app.get(&path).await.expect(200).json()["state"], "closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_and_differences_of_commits_are_read() {
+    let work = Work::start().await;
+    let first = work.main().await;
+    let second = work.branch("task", "new", "one\ntwo\n").await;
+    let file = |commit: &str, path: &str| format!("{}/file?commit={commit}&path={path}", work.path);
+    let told = work.app.get(&file(&second, "new")).await.expect(200).json();
+    assert_eq!(
+        (&told["text"], &told["binary"], &told["truncated"]),
+        (&json!("one\ntwo\n"), &json!(false), &json!(false))
+    );
+    work.app.get(&file(&first, "new")).await.expect(404);
+    work.app.get(&file(&"0".repeat(40), "new")).await.expect(404);
+    for path in ["..%2Fconfig", "a%2F..%2Fnew", "%2Fetc%2Fpasswd", "", "new%00"] {
+        work.app.get(&file(&second, path)).await.expect(400);
+    }
+    let between = format!("{}/compare?from={first}&to={second}", work.path);
+    let diff = work.app.get(&between).await.expect(200).json();
+    assert_eq!((&diff["files"][0]["path"], &diff["additions"]), (&json!("new"), &json!(2)));
+    work.app.get(&format!("{}/compare?from=--output=x&to={second}", work.path)).await.expect(400);
+    let other = work.app.other_key.clone();
+    work.app.as_key(&other, Method::GET, &between, Value::Null).await.expect(404);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn comments_on_lines_are_threads() {
+    let work = Work::start().await;
+    work.branch("task", "new", "x\n").await;
+    work.open("task").await;
+    let review = json!({"verdict": "comment", "comments": [{"path": "new", "line": 1, "body": "why x?"}]});
+    work.app.post(&format!("{}/pulls/1/reviews", work.path), review).await.expect(201);
+    let all = format!("{}/pulls/1/line-comments", work.path);
+    let lines = || async { work.app.get(&all).await.expect(200).json()["items"].as_array().unwrap().clone() };
+    let first = format!("{all}/{}", lines().await[0]["id"].as_str().unwrap());
+    let made = json!({"name": "colleague", "kind": "person"});
+    let colleague =
+        work.app.post("/api/v1/keys", made).await.expect(201).json()["key"].as_str().unwrap().to_string();
+    let as_other = |method, path: String, body| {
+        let colleague = colleague.clone();
+        let app = &work.app;
+        async move { app.as_key(&colleague, method, &path, body).await }
+    };
+
+    let body = json!({"body": "because y"});
+    let reply = as_other(Method::POST, format!("{first}/replies"), body).await.expect(201).json();
+    assert_eq!(reply["in_reply_to"], lines().await[0]["id"]);
+    assert_eq!((&reply["path"], &reply["line"]), (&json!("new"), &json!(1)));
+    let reply = format!("{all}/{}", reply["id"].as_str().unwrap());
+    let nested = work.app.post(&format!("{reply}/replies"), json!({"body": "ah"})).await.expect(201).json();
+    assert_eq!(nested["in_reply_to"], lines().await[0]["id"], "a thread has one level");
+
+    // Only its author edits or deletes a comment; anybody resolves a thread.
+    let refused =
+        work.app.as_key(&work.app.key, Method::PATCH, &reply, json!({"body": "no"})).await.expect(403);
+    assert_eq!(refused.json()["code"], "forbidden");
+    work.app.delete(&reply).await.expect(403);
+    let edited =
+        as_other(Method::PATCH, reply.clone(), json!({"body": "because z"})).await.expect(200).json();
+    assert!(edited["body"] == "because z" && edited["updated_at"].is_string(), "{edited}");
+    let resolved = as_other(Method::PATCH, reply.clone(), json!({"resolved": true})).await.expect(200).json();
+    assert!(resolved["id"] == lines().await[0]["id"] && resolved["resolved_by"].is_string(), "{resolved}");
+    let opened =
+        work.app.as_key(&work.app.key, Method::PATCH, &first, json!({"resolved": false})).await.expect(200);
+    assert_eq!(opened.json()["resolved_by"], Value::Null);
+    work.app.as_key(&work.app.key, Method::PATCH, &first, json!({})).await.expect(400);
+    assert_eq!(work.app.events("pull.line_comment_changed").await.len(), 3);
+
+    // Another project, and another pull request, know nothing of it.
+    let other = work.app.other_key.clone();
+    work.app.as_key(&other, Method::PATCH, &first, json!({"resolved": true})).await.expect(404);
+    work.app
+        .as_key(&work.app.key, Method::DELETE, &first.replace("/pulls/1/", "/pulls/2/"), Value::Null)
+        .await
+        .expect(404);
+    as_other(Method::DELETE, reply.clone(), Value::Null).await.expect(204);
+    as_other(Method::DELETE, reply, Value::Null).await.expect(404);
+    assert_eq!(lines().await.len(), 2);
+}

@@ -15,6 +15,7 @@ use crate::{ProjectScope, Store, StoreError, events, now_ms};
 
 const READ: &str = "read comments";
 const CHANGE: &str = "add a comment";
+const ALTER: &str = "change a comment";
 /// Most comments of each kind, on one pull request or issue.
 const MOST_COMMENTS: i64 = 10_000;
 
@@ -49,8 +50,28 @@ pub struct CommentRow {
     pub path: Option<String>,
     pub line: Option<i64>,
     pub side: Option<DiffSide>,
+    /// The first comment of its thread.
     pub in_reply_to: Option<CommentId>,
     pub created_ms: Millis,
+    /// When its text was changed.
+    pub updated_ms: Option<Millis>,
+    /// Who resolved the thread that it begins.
+    pub resolved_by: Option<String>,
+    pub resolved_ms: Option<Millis>,
+}
+
+/// A change of a comment on a line.
+#[derive(Debug, Clone)]
+pub enum CommentChange {
+    Edit {
+        body: String,
+    },
+    /// Resolves its thread, by this caller.
+    Resolve {
+        by: String,
+    },
+    Reopen,
+    Delete,
 }
 
 /// A new comment.
@@ -86,6 +107,9 @@ impl NewComment {
 
 const COLUMNS: &str = "id, repository_id, number, project_id, kind, body, author, verdict, commit_id, path, line, \
      side, in_reply_to, created_ms";
+/// Those of a row; the others are empty in a new one.
+const READ_COLUMNS: &str = "id, repository_id, number, project_id, kind, body, author, verdict, commit_id, path, line, \
+     side, in_reply_to, created_ms, updated_ms, resolved_by, resolved_ms";
 
 impl Store {
     /// Adds comments together to a pull request or issue: all or none.
@@ -128,7 +152,7 @@ impl Store {
                 for new in new {
                     let sql = format!(
                         "INSERT INTO forge_comments ({COLUMNS})
-                         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING {COLUMNS}"
+                         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) RETURNING {READ_COLUMNS}"
                     );
                     let row = sqlx::query(AssertSqlSafe(sql))
                         .bind(CommentId::generate())
@@ -151,13 +175,7 @@ impl Store {
                     made.push(read(&row)?);
                 }
                 for comment in &made {
-                    let made = CommentMade {
-                        number: on,
-                        comment_id: comment.id,
-                        verdict: comment.verdict,
-                        path: comment.path.clone(),
-                        line: comment.line,
-                    };
+                    let made = about(comment);
                     let event = match comment.kind {
                         CommentKind::Plain => Event::ForgeCommented(made),
                         CommentKind::Review => Event::PullReviewed(made),
@@ -181,7 +199,7 @@ impl Store {
         after: Option<CommentId>,
         limit: u32,
     ) -> Result<Vec<CommentRow>, StoreError> {
-        Select::new(COLUMNS, "forge_comments")
+        Select::new(READ_COLUMNS, "forge_comments")
             .filter("repository_id = ?", repository)
             .filter("project_id = ?", scope.project())
             .filter("number = ?", on)
@@ -189,6 +207,75 @@ impl Store {
             .oldest_first("id", after, limit)
             .all(self.database(), READ, read)
             .await
+    }
+
+    /// A comment on a line of a pull request.
+    pub async fn line_comment(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        on: i64,
+        comment: CommentId,
+    ) -> Result<Option<CommentRow>, StoreError> {
+        Select::new(READ_COLUMNS, "forge_comments")
+            .filter("repository_id = ?", repository)
+            .filter("project_id = ?", scope.project())
+            .filter("number = ?", on)
+            .filter("kind = ?", CommentKind::Inline.as_str())
+            .filter("id = ?", comment)
+            .one(self.database(), READ, read)
+            .await
+    }
+
+    /// Changes a comment on a line, and returns it as it is then, or as it was last. A thread that is resolved twice
+    /// keeps the first name.
+    pub async fn change_line_comment(
+        &self,
+        scope: &ProjectScope,
+        repository: RepositoryId,
+        on: i64,
+        comment: CommentId,
+        change: CommentChange,
+    ) -> Result<CommentRow, ForgeRecordError> {
+        let project = scope.project();
+        let update = self.database().write(ALTER, move |connection| {
+            Box::pin(async move {
+                let now = now_ms();
+                let one = "WHERE repository_id = $1 AND project_id = $2 AND number = $3 AND id = $4 AND kind = 'inline'";
+                let what = match &change {
+                    CommentChange::Edit { .. } => "UPDATE forge_comments SET body = $5, updated_ms = $6",
+                    CommentChange::Resolve { .. } => {
+                        "UPDATE forge_comments SET resolved_by = COALESCE(resolved_by, $5),
+                             resolved_ms = COALESCE(resolved_ms, $6)"
+                    }
+                    CommentChange::Reopen => "UPDATE forge_comments SET resolved_by = NULL, resolved_ms = NULL",
+                    CommentChange::Delete => "DELETE FROM forge_comments",
+                };
+                let sql = format!("{what} {one} RETURNING {READ_COLUMNS}");
+                let mut query = sqlx::query(AssertSqlSafe(sql)).bind(repository).bind(project).bind(on).bind(comment);
+                query = match change {
+                    CommentChange::Edit { body } => query.bind(storable(&body).to_string()).bind(now),
+                    CommentChange::Resolve { by } => query.bind(by).bind(now),
+                    CommentChange::Reopen | CommentChange::Delete => query,
+                };
+                let row = query.fetch_optional(&mut *connection).await.doing(ALTER)?;
+                let changed = read(&row.ok_or(ForgeRecordError::NotFound)?)?;
+                let event = Event::PullLineCommentChanged(about(&changed));
+                events::record(connection, project, repository, event, now).await?;
+                Ok(changed)
+            })
+        });
+        update.await
+    }
+}
+
+fn about(comment: &CommentRow) -> CommentMade {
+    CommentMade {
+        number: comment.number,
+        comment_id: comment.id,
+        verdict: comment.verdict,
+        path: comment.path.clone(),
+        line: comment.line,
     }
 }
 
@@ -208,5 +295,8 @@ fn read(row: &AnyRow) -> Result<CommentRow, StoreError> {
         side: optional_word(row, "side")?,
         in_reply_to: optional_id(row, "in_reply_to")?,
         created_ms: number(row, "created_ms")?,
+        updated_ms: row.try_get("updated_ms").doing(READ)?,
+        resolved_by: optional_text(row, "resolved_by")?,
+        resolved_ms: row.try_get("resolved_ms").doing(READ)?,
     })
 }

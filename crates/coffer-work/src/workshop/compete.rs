@@ -532,7 +532,13 @@ fn describe(brief: &RaceBrief, entry: &EntryRow, reasons: &[String]) -> PullText
     if let Some(commit) = &entry.commit {
         body.push_str(&format!("| Commit | {commit} |\n"));
     }
-    body.push_str("\nWhy it won:\n\n");
+    // A person may pick another than the first; the reasons are those of its place.
+    match entry.rank {
+        Some(rank) if rank > 1 => {
+            body.push_str(&format!("\nA person picked it. By rank it is number {rank}:\n\n"))
+        }
+        _ => body.push_str("\nWhy it won:\n\n"),
+    }
     for reason in reasons {
         body.push_str(&format!("- {}\n", reason.replace(['\n', '\r'], " ").replace('@', "@\u{200b}")));
     }
