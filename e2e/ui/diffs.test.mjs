@@ -170,3 +170,29 @@ test('a conflict is told before the click, resolved by the agent, and merged', {
   assert.deepEqual(page.complaints, [])
   await page.context().close()
 })
+
+test('the page of a task reads little of an output of 100,000 lines', { timeout: 290_000 }, async (t) => {
+  await makeRepository('long', { 'a.txt': 'a\n' })
+  const agent = await makeAgent('counts', 'seq 1 100000; echo b > a.txt')
+  const { id } = await api('POST', '/api/v1/tasks', { title: 'Count far', repository: 'long', agent_id: agent })
+  await api('POST', `/api/v1/tasks/${id}/start`, {})
+  await eventually(async () => (await api('GET', `/api/v1/tasks/${id}`)).state === 'in_review', 'it is in review')
+  const page = await openPage()
+  await signIn(page, '/ui/audit')
+  let read = 0
+  page.on('response', (response) => {
+    if (!response.url().includes('/api/')) return
+    void response.body().then(
+      (body) => (read += body.length),
+      () => undefined,
+    )
+  })
+  await page.goto(`${BASE}/ui/tasks/${id}`)
+  await page.getByRole('log', { name: 'Conversation' }).getByText('100000').waitFor()
+  await page.getByRole('switch', { name: 'Raw output' }).click()
+  await page.getByRole('log', { name: 'Output of attempt 1' }).getByText('100000').waitFor()
+  t.diagnostic(`${read} bytes were read`)
+  assert.ok(read > 1000 && read <= 200_000, `${read} bytes were read`)
+  assert.deepEqual(page.complaints, [])
+  await page.context().close()
+})

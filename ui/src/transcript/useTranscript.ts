@@ -5,8 +5,9 @@ import { readEvents } from "../api/sse";
 import { merged, type Entry } from "./entries";
 
 const AT_ONCE = 200;
-const FEW = 6;
-const LONG = 20_000;
+/** What is read at first: a little, and more only if entries are small. */
+const FIRST = [10, 40, 150];
+const FIRST_CHARACTERS = 120_000;
 const AGAIN_MS = 1500;
 /** How long changes are gathered before they are drawn. */
 const GATHER_MS = 80;
@@ -21,13 +22,6 @@ export interface Transcript {
 
 interface Page {
   items: Entry[];
-}
-
-/** The end of a transcript: few entries if they are long, as the plain output of a program is. */
-async function newest(path: string, signal: AbortSignal): Promise<Entry[]> {
-  const few = await (await raw(`${path}?last=${FEW}`, { signal })).text();
-  const page = few.length > LONG ? few : await (await raw(`${path}?last=${AT_ONCE}`, { signal })).text();
-  return (JSON.parse(page) as Page).items;
 }
 
 /** `path` is that of the transcript; `live` says whether it still grows. */
@@ -47,8 +41,7 @@ export function useTranscript(path: string, live: boolean): Transcript {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const load = async () => {
       try {
-        add(await newest(path, stop.signal));
-        setState("ready");
+        await begin();
         setError(undefined);
         if (live) await follow();
       } catch (failed) {
@@ -59,6 +52,28 @@ export function useTranscript(path: string, live: boolean): Transcript {
         setState((old) => (old === "ready" ? old : "failed"));
       }
       if (!stop.signal.aborted && live) timer = setTimeout(() => void load(), AGAIN_MS);
+    };
+    const begin = async () => {
+      let read = 0;
+      let first: number | undefined;
+      let items = 0;
+      for (const count of FIRST) {
+        // The next ones are about as long as those that are known.
+        if (first !== undefined && (first <= 1 || read + (read / Math.max(1, items)) * count > FIRST_CHARACTERS)) break;
+        const wanted =
+          first === undefined
+            ? `last=${count}`
+            : `limit=${Math.min(count, first - 1)}&cursor=${Math.max(0, first - 1 - count)}`;
+        const text = await (await raw(`${path}?${wanted}`, { signal: stop.signal })).text();
+        const page = JSON.parse(text) as Page;
+        read += text.length;
+        items += page.items.length;
+        add(page.items);
+        setState("ready");
+        const earliest = page.items[0]?.sequence;
+        if (earliest === undefined) break;
+        first = earliest;
+      }
     };
     const follow = async () => {
       const stream = await raw(`${path}/stream?after=${last.current}`, {
