@@ -92,26 +92,27 @@ test('comments on a line are a thread: answered, edited, resolved, deleted', asy
   const diff = page.getByRole('region', { name: 'Changes of door.py' })
   await diff.locator('strong').getByText('two').waitFor()
   await diff.getByRole('button', { name: 'Reply' }).click()
-  await diff.getByLabel('Reply').fill('one was taken')
+  await diff.getByRole('textbox', { name: 'Reply' }).fill('one was taken')
   await page.keyboard.press('Control+Enter')
-  await diff.getByText('one was taken').waitFor()
+  await diff.getByRole('article').getByText('one was taken').waitFor()
   const reply = diff.getByRole('article').filter({ hasText: 'one was taken' })
   await reply.hover()
   await reply.getByRole('button', { name: 'Edit the comment' }).click()
-  await diff.getByLabel('Edit the comment').fill('one was sold')
+  await diff.getByRole('textbox', { name: 'Edit the comment' }).fill('one was sold')
   await page.keyboard.press('Control+Enter')
-  await diff.getByText('one was sold').waitFor()
+  await diff.getByRole('article').getByText('one was sold').waitFor()
   await page.getByText('1 open thread').waitFor()
   await diff.getByRole('button', { name: 'Resolve' }).click()
   await diff.getByText('Resolved by You').waitFor()
-  await diff.getByText('one was sold').waitFor({ state: 'detached' })
-  await diff.getByRole('button', { name: 'Show' }).click()
+  await diff.getByRole('article').getByText('one was sold').waitFor({ state: 'detached' })
+  await diff.getByRole('button', { name: 'Show', exact: true }).click()
   await diff.getByRole('button', { name: 'Reopen' }).click()
   await diff.getByRole('button', { name: 'Resolve' }).waitFor()
-  await reply.hover()
-  await reply.getByRole('button', { name: 'Delete the comment' }).click()
+  const edited = diff.getByRole('article').filter({ hasText: 'one was sold' })
+  await edited.hover()
+  await edited.getByRole('button', { name: 'Delete the comment' }).click()
   await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
-  await diff.getByText('one was sold').waitFor({ state: 'detached' })
+  await diff.getByRole('article').getByText('one was sold').waitFor({ state: 'detached' })
   const { items } = await api('GET', '/api/v1/repositories/talk/pulls/1/line-comments')
   assert.deepEqual(
     items.map(({ body, resolved_by }) => [body, resolved_by ?? null]),
@@ -181,7 +182,7 @@ test('the page of a task reads little of an output of 100,000 lines', { timeout:
   await signIn(page, '/ui/audit')
   let read = 0
   page.on('response', (response) => {
-    if (!response.url().includes('/api/')) return
+    if (!response.url().includes('/api/v1/')) return
     void response.body().then(
       (body) => (read += body.length),
       () => undefined,

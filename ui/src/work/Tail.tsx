@@ -8,8 +8,8 @@ import { described } from "../ui/feedback";
 
 const AGAIN_MS = 1200;
 const MOST_CHARACTERS = 48 * 1024;
-/** The log has a header for each piece, so this is about as many characters as are shown. */
-const TAIL_BYTES = 64 * 1024;
+/** What is read at first. As JSON, with its ends of lines and headers, it is two to three times as much. */
+const TAIL_BYTES = 32 * 1024;
 
 interface Part {
   key: string;
