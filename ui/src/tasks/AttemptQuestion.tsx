@@ -28,7 +28,7 @@ const DONE: Record<Answer, string> = {
   stop: "The attempt ends",
 };
 
-function Answers({ task, question }: { task: Task; question: Question }) {
+function Answers({ task, question, small }: { task: Task; question: Question; small: boolean }) {
   const fresh = useFreshTasks();
   const currency = usePrices()?.currency ?? "USD";
   const [budget, setBudget] = useState(() => nextBudget(question));
@@ -57,8 +57,9 @@ function Answers({ task, question }: { task: Task; question: Question }) {
       {takes("raise") && (
         <TextField
           label={`New budget (${currency})`}
+          hideLabel={small}
           inputMode="decimal"
-          className="w-28"
+          className={small ? "w-16" : "w-28"}
           value={budget}
           onChange={(event) => setBudget(event.target.value)}
         />
@@ -115,14 +116,11 @@ export function AttemptQuestion({ task, small = false }: { task: Task; small?: b
     question.spent === null || question.spent === undefined
       ? undefined
       : `${money(question.spent, currency)} of ${money(question.budget ?? 0, currency)}`;
-  const answers = may("write") && <Answers task={task} question={question} />;
+  const answers = may("write") && <Answers task={task} question={question} small={small} />;
+  // A card shows the cost itself.
+  if (small && answers === false) return null;
   if (small) {
-    return (
-      <div className="space-y-2 rounded-b-md border border-t-0 border-warn/60 bg-warn-soft p-2.5">
-        {cost !== undefined && <p className="text-xs text-warn tabular-nums">Cost {cost}</p>}
-        {answers}
-      </div>
-    );
+    return <div className="space-y-2 rounded-b-md border border-t-0 border-warn/60 bg-warn-soft p-2.5">{answers}</div>;
   }
   return (
     <section
@@ -133,8 +131,11 @@ export function AttemptQuestion({ task, small = false }: { task: Task; small?: b
       <div className="min-w-0 flex-1 space-y-3">
         <p className="break-words" role="status">
           <span className="font-medium text-warn">{title(question)}.</span>{" "}
-          {cost === undefined ? plainText(question.message) : `The task cost ${cost}. Its agent has stopped.`}
-          {question.kind === "interrupted" && " Send a message to continue with it."}
+          {question.kind === "interrupted"
+            ? "The agent has stopped, and its work stays. Send a message to continue with it."
+            : cost === undefined
+              ? plainText(question.message)
+              : `The task cost ${cost}. Its agent has stopped.`}
         </p>
         {answers}
         <p className="text-xs text-dim">

@@ -68,7 +68,7 @@ function Standing({ task, attempt }: { task: Task; attempt: Attempt | undefined 
     <p role="status" className="flex min-w-0 flex-wrap items-center gap-x-2 gap-y-1 text-sm text-dim">
       <Badge tone={working ? "info" : task.needs_attention ? "warn" : "dim"}>
         {working && <span aria-hidden className="size-1.5 animate-pulse rounded-full bg-current" />}
-        {working ? (attempt.started_at ? "Working" : "Queued") : column}
+        {isAsking(task) ? "Waits for you" : working ? (attempt.started_at ? "Working" : "Queued") : column}
       </Badge>
       {working && attempt.started_at && <Since at={attempt.started_at} />}
       {working && doing !== undefined && <span className="max-w-md min-w-0 truncate font-mono text-xs">{doing}</span>}
