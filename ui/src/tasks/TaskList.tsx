@@ -137,14 +137,17 @@ export function TaskList({ groups, names, activityOf, selection, withState }: Pr
           const style = { top: (rows.first + at) * ROW_PX, height: ROW_PX };
           if ("group" in line)
             return (
-              <h2
+              <div
+                role="listitem"
                 key={`group ${line.group.key}`}
                 style={style}
-                className="absolute inset-x-0 flex items-center gap-2 border-b border-line bg-raised px-3 font-semibold"
+                className="absolute inset-x-0 border-b border-line bg-raised px-3"
               >
-                <span className="truncate">{plainText(line.group.name)}</span>
-                <span className="font-normal text-dim tabular-nums">{line.group.tasks.length}</span>
-              </h2>
+                <h2 className="flex h-full items-center gap-2 font-semibold">
+                  <span className="truncate">{plainText(line.group.name)}</span>
+                  <span className="font-normal text-dim tabular-nums">{line.group.tasks.length}</span>
+                </h2>
+              </div>
             );
           const { task } = line;
           return (
