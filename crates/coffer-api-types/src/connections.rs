@@ -10,14 +10,17 @@ use utoipa::{IntoParams, ToSchema};
 #[serde(deny_unknown_fields)]
 pub struct NewConnection {
     pub name: String,
-    /// `github`.
+    /// `github`, or `git` for any other git server over HTTPS.
     #[schema(value_type = String, example = "github")]
     pub kind: ForgeKind,
-    /// `https://api.github.com` by default; `https://HOST/api/v3` for GitHub Enterprise.
+    /// `https://api.github.com` by default; `https://HOST/api/v3` for GitHub Enterprise, `https://HOST` of a git server.
     pub base_url: Option<String>,
-    /// The secret with the token or, for an App, its private key.
+    /// The secret with the token or password or, for an App, its private key.
     #[schema(example = "github-token")]
     pub secret: String,
+    /// The user of a git server. With a token, most servers take any name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// For a GitHub App.
     pub app: Option<AppIds>,
     /// The secret that signs webhooks; without one, deliveries are refused.
@@ -40,6 +43,9 @@ pub struct Connection {
     /// The name of the secret with the token or key; never its value.
     pub secret: String,
     pub app: Option<AppIds>,
+    /// The user of a git server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     pub webhook_secret: Option<String>,
     /// The path to which the forge sends webhooks, below this server's address.
     pub webhook_path: String,

@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use coffer_api_types::connections::{Connection, NewConnection, ReachableQuery};
+use coffer_api_types::repositories::{NewRepository, Repository};
 use coffer_api_types::secrets::NewValue;
 use coffer_core::forge::ForgeKind;
 
@@ -71,6 +72,133 @@ pub(crate) fn token(file: Option<&Path>, place: &Place) -> Result<String, Failur
     }
 }
 
+/// A repository on any git server, with who asks for it.
+#[derive(Debug, Clone)]
+pub(crate) struct GitPlace {
+    /// The server's address: scheme, host and port.
+    origin: String,
+    host: String,
+    url: String,
+    user: String,
+}
+
+impl GitPlace {
+    /// With a token, most servers take any user.
+    pub(crate) fn of(url: &str, user: Option<String>) -> Result<Self, Failure> {
+        let wrong = |why: &str| {
+            Failure::usage(why).hint("name it as `git clone` would: https://git.example.com/team/app.git")
+        };
+        let Some(rest) = url.strip_prefix("https://") else {
+            return Err(wrong("the address of a repository on a git server begins with https://"));
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if authority.contains('@') {
+            return Err(wrong("the address must not have a user or password: use --user and --token-env"));
+        }
+        if authority.is_empty() || path.trim_matches('/').is_empty() {
+            return Err(wrong("the address names no repository"));
+        }
+        let authority = authority.to_ascii_lowercase();
+        let authority = authority.strip_suffix(":443").unwrap_or(&authority);
+        Ok(Self {
+            origin: format!("https://{authority}"),
+            host: authority.to_string(),
+            url: url.to_string(),
+            user: user.unwrap_or_else(|| "git".to_string()),
+        })
+    }
+
+    /// From the environment, a file, or as every secret is read.
+    pub(crate) fn password(&self, variable: Option<&str>, file: Option<&Path>) -> Result<String, Failure> {
+        if let Some(variable) = variable {
+            return match std::env::var(variable) {
+                Ok(value) if !value.trim().is_empty() => Ok(value.trim().to_string()),
+                _ => Err(Failure::usage(format!("`{variable}` is not set, or empty"))),
+            };
+        }
+        if let Some(file) = file {
+            return token(Some(file), &Place { host: self.host.clone(), name: None });
+        }
+        login::read_secret(&format!("Token or password of {} for {}", self.user, self.host))
+    }
+
+    /// Stores the password and connects the project to the server, or gives its connection another password.
+    async fn connect(&self, context: &Context, password: String) -> Result<(Connection, bool), Failure> {
+        let client = &context.client;
+        let all = client.connections().all().await?;
+        let bare = self.host.split(':').next().unwrap_or(&self.host).to_string();
+        let value = NewValue { value: password, hosts: Some(Some(vec![bare])), plain_http: None };
+        let known = all.iter().find(|one| {
+            one.base_url == self.origin && one.kind == "git" && one.user.as_ref() == Some(&self.user)
+        });
+        if let Some(known) = known {
+            client.set_secret(&known.secret, &value).await?;
+            return Ok((known.clone(), false));
+        }
+        let plain = self.host.replace([':', '[', ']'], "-");
+        let mut name = plain.clone();
+        if all.iter().any(|one| one.name == name) {
+            let user = self.user.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+            name = format!("{plain}-{user}");
+        }
+        let secret = format!("{name}-token");
+        client.set_secret(&secret, &value).await?;
+        let new = NewConnection {
+            name,
+            kind: ForgeKind::Git,
+            base_url: Some(self.origin.clone()),
+            secret: secret.clone(),
+            user: Some(self.user.clone()),
+            app: None,
+            webhook_secret: None,
+        };
+        match client.create_connection(&new).await {
+            Ok(made) => Ok((made, true)),
+            Err(error) => {
+                drop(client.delete_secret(&secret).await);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Connects the project and registers the repository. A new connection that the server does not accept is removed again.
+    pub(crate) async fn add(&self, context: &Context, password: String) -> Result<Repository, Failure> {
+        let client = &context.client;
+        let (connection, is_new) = self.connect(context, password).await?;
+        match client.create_repository(&self.repository(&connection.id)).await {
+            Ok(made) => Ok(made),
+            Err(error) => {
+                if is_new {
+                    drop(client.delete_connection(&connection.id).await);
+                    drop(client.delete_secret(&connection.secret).await);
+                }
+                let refused = error.code() == Some("token_expired");
+                let failure = Failure::from(error);
+                Err(if refused {
+                    failure.hint(format!("{} did not accept this user and token", self.origin))
+                } else {
+                    failure
+                })
+            }
+        }
+    }
+
+    /// By its address, so that the server finds the one that the project may have; short paths are named in full.
+    fn repository(&self, connection: &str) -> NewRepository {
+        let path = self.url.strip_prefix("https://").and_then(|rest| rest.split_once('/'));
+        let path = path.map_or("", |(_, path)| path).trim_matches('/');
+        let is_short = !path.contains('/');
+        let name = path.strip_suffix(".git").unwrap_or(path);
+        NewRepository {
+            name: if is_short { name.to_string() } else { String::new() },
+            default_branch: None,
+            connection_id: is_short.then(|| connection.to_string()),
+            remote: is_short.then(|| path.to_string()),
+            url: (!is_short).then(|| self.url.clone()),
+        }
+    }
+}
+
 /// Stores the token and connects the project, or gives an existing connection of that name another token. A new connection
 /// whose token the forge does not accept is removed again.
 pub(crate) async fn connect(context: &Context, place: &Place, token: String) -> Result<Connection, Failure> {
@@ -96,6 +224,7 @@ pub(crate) async fn connect(context: &Context, place: &Place, token: String) -> 
         kind: ForgeKind::GitHub,
         base_url: place.base_url(),
         secret: secret.clone(),
+        user: None,
         app: None,
         webhook_secret: None,
     };

@@ -9,7 +9,7 @@ use coffer_api_types::repositories::NewRepository;
 
 use crate::context::Context;
 use crate::failure::{Failure, Outcome};
-use crate::forge::{self, Place};
+use crate::forge::{self, GitPlace, Place};
 
 /// Repositories of the project, and the forges that they are on
 #[derive(Debug, Args)]
@@ -27,11 +27,22 @@ enum RepositoryVerb {
     /// Create a repository on this server, or register one of a forge
     ///
     /// `coffer repo add app` creates an empty one here. `coffer repo add https://github.com/octocat/hello-world` registers
-    /// that one, by the connection that leads there.
+    /// that one, by the connection that leads there. With --token-env, --token-file or --user, the address may be on any
+    /// git server over HTTPS, such as GitLab or Gitea: the project is connected to it with that token, which only the server
+    /// gets. Connecting again replaces the token.
     Add {
         /// Its name, or its address on a connected forge
         #[arg(value_name = "NAME|URL")]
         name: String,
+        /// The user on the git server; GitLab and Gitea take any with a token
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+        /// The environment variable with the token or password
+        #[arg(long, value_name = "VARIABLE", conflicts_with = "token_file")]
+        token_env: Option<String>,
+        /// A file with the token or password
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
         /// Its name on the forge, as owner/name
         #[arg(long, value_name = "OWNER/NAME", requires = "connection")]
         remote: Option<String>,
@@ -100,7 +111,21 @@ impl Repositories {
                 printer.list(&client.repositories().all().await?, &columns)?;
             }
             RepositoryVerb::Show { repository } => printer.show(&client.repository(&repository).await?)?,
-            RepositoryVerb::Add { name, remote, connection, default_branch } => {
+            RepositoryVerb::Add { name, user, token_env, token_file, remote, connection, default_branch } => {
+                let is_plain = user.is_some() || token_env.is_some() || token_file.is_some();
+                if is_plain {
+                    if remote.is_some() || connection.is_some() || default_branch.is_some() {
+                        return Err(Failure::usage("an address says it all: leave out the other options"));
+                    }
+                    let place = GitPlace::of(&name, user)?;
+                    let password = place.password(token_env.as_deref(), token_file.as_deref())?;
+                    let made = place.add(context, password).await?;
+                    if let (Some(connection), Some(remote)) = (&made.connection_id, &made.remote) {
+                        drop(forge::warn_of_missing(context, connection, remote).await);
+                    }
+                    printer.done(&made.name, &made)?;
+                    return Ok(0);
+                }
                 let new = new_repository(context, name, remote, connection, default_branch).await?;
                 let made = client.create_repository(&new).await?;
                 if let (Some(connection), Some(remote)) = (&made.connection_id, &made.remote) {

@@ -177,6 +177,8 @@ words! {
         /// This server.
         Local = "local",
         GitHub = "github",
+        /// Any git server over HTTPS. Pull requests are records of this server.
+        Git = "git",
     }
 }
 

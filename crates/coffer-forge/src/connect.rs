@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use coffer_core::forge::{ForgeKind, RepositoryName};
+use coffer_core::forge::{BranchName, ForgeKind, RepositoryName};
 use coffer_core::sync::Mutex;
 use coffer_core::{ConnectionId, RepositoryId};
-use coffer_store::{ConnectionRow, DeliveredEvent, NewRepository, ProjectScope, RepositoryRow, StoreError};
+use coffer_store::{
+    ConnectionRow, Credential, DeliveredEvent, NewRepository, ProjectScope, RepositoryRow, StoreError,
+};
 use serde_json::Value;
 
 use crate::forge::{Forge, Permissions};
 use crate::github::{self, Address, Client, GitHubFigures, GitHubForge, Transport};
+use crate::plain::{GitHost, Remote};
 use crate::{ForgeError, Forges};
 use coffer_http::breaker::Standing;
 
@@ -26,6 +29,7 @@ const LONGEST_DELIVERY: usize = 100;
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     known: Mutex<HashMap<ConnectionId, Arc<Client>>>,
+    plain: Mutex<HashMap<ConnectionId, Arc<GitHost>>>,
     pub(crate) figures: Arc<GitHubFigures>,
     http: std::sync::OnceLock<coffer_http::Client>,
 }
@@ -62,12 +66,58 @@ pub struct WebhookDoor {
 }
 
 impl Forges {
-    /// Checks the address of a new connection.
+    /// Checks the address of a new connection to GitHub.
     pub fn address(&self, text: &str) -> Answer<String> {
         Address::parse(text, self.plain_http).map(|address| address.text())
     }
 
+    /// Checks the address of a git server: its scheme, host and port.
+    pub fn plain_address(&self, text: &str) -> Answer<String> {
+        let address = Address::parse(text, self.plain_http)?;
+        if !address.has_no_path() {
+            let why =
+                "is the server's address, such as https://git.example.com; the path is part of `remote`";
+            return Err(ForgeError::invalid("base_url", why));
+        }
+        Ok(address.text())
+    }
+
+    /// A repository of a git server.
+    pub(crate) fn plain(&self, connection: &ConnectionRow, path: &str) -> Answer<Remote> {
+        let path = path.parse().map_err(|why: &str| ForgeError::invalid("remote", why))?;
+        let Credential::Basic { user, secret } = &connection.terms.credential else {
+            return Err(ForgeError::invalid("connection", "has no user and password"));
+        };
+        let mut known = self.clients.plain.lock();
+        if let Some(host) = known.get(&connection.id) {
+            return Ok(Remote { host: host.clone(), path });
+        }
+        if known.len() >= MOST_CLIENTS {
+            known.clear();
+        }
+        let address = coffer_http::Address::parse(&connection.base_url)
+            .map_err(|why| ForgeError::invalid("base_url", why.to_string()))?;
+        let on_site = self.private_hosts.has(address.host(), address.port());
+        let host = Arc::new(GitHost::new(
+            address,
+            self.http(),
+            on_site,
+            (self.store.clone(), connection.project),
+            (user.clone(), secret.clone()),
+        ));
+        known.insert(connection.id, host.clone());
+        Ok(Remote { host, path })
+    }
+
+    fn http(&self) -> coffer_http::Client {
+        self.clients.http.get_or_init(|| coffer_http::Client::new(self.extra_roots.as_deref())).clone()
+    }
+
     pub(crate) fn client(&self, connection: &ConnectionRow) -> Answer<Arc<Client>> {
+        if connection.kind != ForgeKind::GitHub {
+            let why = "leads to a git server without lists of repositories: name the path of one";
+            return Err(ForgeError::invalid("connection", why));
+        }
         let mut known = self.clients.known.lock();
         if let Some(client) = known.get(&connection.id) {
             return Ok(client.clone());
@@ -75,8 +125,7 @@ impl Forges {
         if known.len() >= MOST_CLIENTS {
             known.clear();
         }
-        let http =
-            self.clients.http.get_or_init(|| coffer_http::Client::new(self.extra_roots.as_deref())).clone();
+        let http = self.http();
         let address = Address::parse(&connection.base_url, self.plain_http)?;
         let on_site = self.private_hosts.has(address.host(), address.port());
         let client = Arc::new(Client::new(
@@ -113,12 +162,23 @@ impl Forges {
         connection: ConnectionId,
         remote: &str,
     ) -> Answer<RepositoryRow> {
-        let info = self.remote(scope, connection, remote).await?.repository().await?;
+        let row = self.connection(scope, connection).await?;
+        let (remote, default_branch) = match row.kind {
+            ForgeKind::Git => {
+                let remote = self.plain(&row, remote)?;
+                let told = remote.refs(crate::Service::UploadPack).await?;
+                (remote.path.to_string(), told.head.unwrap_or_else(main_branch))
+            }
+            ForgeKind::GitHub | ForgeKind::Local => {
+                let info = self.remote(scope, connection, remote).await?.repository().await?;
+                (remote.to_string(), info.default_branch)
+            }
+        };
         let new = NewRepository {
             id: RepositoryId::generate(),
             name: name.clone(),
-            elsewhere: Some((ForgeKind::GitHub, connection, remote.to_string())),
-            default_branch: info.default_branch,
+            elsewhere: Some((row.kind, connection, remote)),
+            default_branch,
         };
         let made = self.store.create_repository(scope, new).await;
         made.map_err(|error| ForgeError::record(error, "repository", name))
@@ -131,12 +191,19 @@ impl Forges {
         connection: ConnectionId,
         remote: &str,
     ) -> Answer<Permissions> {
-        self.remote(scope, connection, remote).await?.permissions().await
+        let row = self.connection(scope, connection).await?;
+        match row.kind {
+            ForgeKind::Git => self.plain(&row, remote)?.permissions().await,
+            ForgeKind::GitHub | ForgeKind::Local => {
+                self.remote(scope, connection, remote).await?.permissions().await
+            }
+        }
     }
 
     /// Drops the client of a deleted connection.
     pub fn disconnected(&self, connection: ConnectionId) {
         self.clients.known.lock().remove(&connection);
+        self.clients.plain.lock().remove(&connection);
     }
 
     /// The most open circuit breaker of all connections to GitHub: closed if none was used yet.
@@ -195,4 +262,9 @@ impl Forges {
             true => Ok(Delivery::Ignored),
         }
     }
+}
+
+/// The default branch of a repository that is still empty.
+pub(crate) fn main_branch() -> BranchName {
+    "main".parse().expect("a good name")
 }

@@ -25,6 +25,8 @@ mod lfs;
 mod local;
 mod locate;
 mod passes;
+mod place;
+mod plain;
 mod poll;
 mod refusal;
 mod serve;
@@ -60,6 +62,7 @@ pub use lfs::{LfsFound, LfsOid};
 use local::{Bare, LocalForge};
 pub use passes::Pass;
 use passes::Passes;
+use plain::Mirror;
 pub use serve::{GitFigures, Incoming, Outgoing, Service};
 pub use storage::{DiskFloor, DiskLow};
 pub use token::{TokenError, connect_by_token};
@@ -101,6 +104,8 @@ pub struct Forges {
     identity: Identity,
     here: Arc<str>,
     turns: Turns,
+    /// Updates of copies of remote repositories.
+    syncs: Turns,
     lfs: Arc<LfsUse>,
     passes: Arc<Passes>,
     clients: Clients,
@@ -131,6 +136,7 @@ impl Forges {
             identity: config.identity,
             here: config.here.into(),
             turns: Turns::default(),
+            syncs: Turns::default(),
             lfs: Arc::default(),
             passes: Arc::default(),
             clients: Clients::default(),
@@ -154,6 +160,7 @@ impl Forges {
         match row.kind {
             ForgeKind::Local => Ok(Arc::new(self.local(scope, row, actor)?)),
             ForgeKind::GitHub => Ok(Arc::new(self.github(scope, row).await?)),
+            ForgeKind::Git => Ok(Arc::new(self.mirrored(scope, row, actor).await?)),
         }
     }
 
@@ -166,7 +173,32 @@ impl Forges {
         if row.kind != ForgeKind::Local {
             return Err(ForgeError::invalid("repository", "is not a local repository"));
         }
-        Ok(LocalForge {
+        Ok(self.here(scope, row, actor))
+    }
+
+    /// A repository on another git server, with its pull requests here.
+    async fn mirrored(
+        &self,
+        scope: &ProjectScope,
+        row: &RepositoryRow,
+        actor: &str,
+    ) -> Result<LocalForge, ForgeError> {
+        let (Some(connection), Some(path)) = (row.connection, &row.remote) else {
+            return Err(ForgeError::not_found("connection of repository", &row.name));
+        };
+        let remote = self.plain(&self.connection(scope, connection).await?, path)?;
+        let mirror = Mirror {
+            remote,
+            syncing: self.syncs.of(row.id),
+            shelf: self.shelf.clone(),
+            floor: self.floor.clone(),
+            transfers: self.transfers.clone(),
+        };
+        Ok(LocalForge { mirror: Some(mirror), ..self.here(scope, row, actor) })
+    }
+
+    fn here(&self, scope: &ProjectScope, row: &RepositoryRow, actor: &str) -> LocalForge {
+        LocalForge {
             store: self.store.clone(),
             scope: *scope,
             row: row.clone(),
@@ -177,7 +209,8 @@ impl Forges {
             lfs: self.lfs.clone(),
             passes: self.passes.clone(),
             here: self.here.clone(),
-        })
+            mirror: None,
+        }
     }
 
     /// Changes the default branch of a local repository to an existing one.

@@ -1,6 +1,6 @@
 //! The local forge: git data in bare repositories, everything else in the store.
 
-mod bare;
+pub(crate) mod bare;
 pub(crate) mod bundle;
 mod diff;
 mod merge;
@@ -26,6 +26,7 @@ use crate::forge::{
 };
 use crate::lfs::LfsUse;
 use crate::passes::{LONGEST_PASS, Passes};
+use crate::plain::Mirror;
 use crate::{ForgeError, Identity, time_text};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -48,6 +49,8 @@ pub(crate) struct LocalForge {
     pub(crate) lfs: Arc<LfsUse>,
     pub(crate) passes: Arc<Passes>,
     pub(crate) here: Arc<str>,
+    /// Where the repository really is; `None` if it is stored here.
+    pub(crate) mirror: Option<Mirror>,
 }
 
 impl LocalForge {
@@ -84,6 +87,7 @@ impl LocalForge {
         if pull.state != PullState::Open {
             return Ok(pull);
         }
+        self.sync(&[&pull.head, &pull.base]).await?;
         let tips = self.bare.tips(&[&pull.head, &pull.base]).await?;
         self.follow_to(pull, |branch| tips.get(branch).cloned()).await
     }
@@ -122,6 +126,10 @@ impl LocalForge {
 
     /// Updates every open pull request, after branches have moved.
     pub(crate) async fn follow_all(&self) -> Answer<()> {
+        if self.mirror.is_some() {
+            // Other branches may be old here: each pull request follows when it is looked at.
+            return Ok(());
+        }
         let filter = PullFilter { state: Some(PullState::Open), ..Default::default() };
         let open = self.store.pulls(&self.scope, self.row.id, &filter, None, MOST_FOLLOWED).await?;
         if open.is_empty() {
@@ -137,6 +145,11 @@ impl LocalForge {
     /// Keeps the commits when their branch is deleted.
     async fn keep_head(&self, number: i64, head: &CommitId) -> Answer<()> {
         Ok(self.bare.set_ref(&format!("refs/pull/{number}/head"), head).await?)
+    }
+
+    /// Whether a commit may get statuses. What the remote of a mirror has is not known here.
+    async fn is_known(&self, commit: &CommitId) -> Answer<bool> {
+        Ok(self.mirror.is_some() || self.bare.has(commit).await?)
     }
 
     async fn tip_of(&self, branch: &BranchName) -> Answer<CommitId> {
@@ -201,6 +214,18 @@ fn numbered(part: &Part) -> Answer<Option<i64>> {
 #[async_trait]
 impl Forge for LocalForge {
     async fn repository(&self) -> Answer<RepositoryInfo> {
+        if let Some(told) = self.remote_refs().await? {
+            return Ok(RepositoryInfo {
+                forge: ForgeKind::Git,
+                default_branch: told.head.unwrap_or_else(|| self.row.default_branch.clone()),
+                empty: told.branches.is_empty(),
+                private: true,
+                archived: false,
+                description: None,
+                web_url: None,
+                size_bytes: None,
+            });
+        }
         let tips = self.bare.tips(&[]).await?;
         Ok(RepositoryInfo {
             forge: ForgeKind::Local,
@@ -218,7 +243,11 @@ impl Forge for LocalForge {
         let after = part.after.as_deref().map(str::parse::<BranchName>).transpose();
         let after = after.map_err(|_| bad_cursor())?;
         let protected = self.store.protections(&self.scope, self.row.id).await?;
-        let tips = self.bare.tips(&[]).await?.into_iter();
+        let tips = match self.remote_refs().await? {
+            Some(told) => told.branches,
+            None => self.bare.tips(&[]).await?,
+        };
+        let tips = tips.into_iter();
         let tips = tips.filter(|(name, _)| after.as_ref().is_none_or(|after| name > after));
         let shown = tips.take(part.limit as usize + 1).map(|(name, commit)| {
             let protected = protected.iter().any(|(branch, _)| *branch == name);
@@ -228,7 +257,12 @@ impl Forge for LocalForge {
     }
 
     async fn branch(&self, name: &BranchName) -> Answer<Branch> {
-        let commit = self.tip_of(name).await?;
+        let commit = match self.remote_refs().await? {
+            Some(mut told) => {
+                told.branches.remove(name).ok_or_else(|| ForgeError::not_found("branch", name))?
+            }
+            None => self.tip_of(name).await?,
+        };
         let protected = self.protection(name).await?.is_some();
         Ok(Branch { name: name.clone(), commit, protected })
     }
@@ -244,6 +278,7 @@ impl Forge for LocalForge {
         if base == new.head {
             return Err(ForgeError::invalid("head", "and base are the same branch"));
         }
+        self.sync(&[&new.head, &base]).await?;
         let (head_commit, base_commit) = (self.tip_of(&new.head).await?, self.tip_of(&base).await?);
         if self.bare.is_ancestor(&head_commit, &base_commit).await? {
             let why = format!("`{base}` already has every commit of `{}`", new.head);
@@ -274,6 +309,7 @@ impl Forge for LocalForge {
 
     async fn update_pull(&self, number: i64, change: PullChange) -> Answer<Pull> {
         if let Some(base) = &change.base {
+            self.sync(&[base]).await?;
             self.tip_of(base).await?;
         }
         let changed = self.store.update_pull(&self.scope, self.row.id, number, change).await;
@@ -323,6 +359,8 @@ impl Forge for LocalForge {
     }
 
     async fn compare(&self, from: &CommitId, to: &CommitId) -> Answer<Diff> {
+        // A repository that is elsewhere may have no copy here yet.
+        self.sync(&[]).await?;
         for commit in [from, to] {
             if !self.bare.has(commit).await? {
                 return Err(ForgeError::not_found("commit", commit));
@@ -332,6 +370,7 @@ impl Forge for LocalForge {
     }
 
     async fn file(&self, commit: &CommitId, path: &FilePath) -> Answer<CommittedFile> {
+        self.sync(&[]).await?;
         self.bare.file(commit, path).await
     }
 
@@ -462,7 +501,7 @@ impl Forge for LocalForge {
     }
 
     async fn set_status(&self, commit: &CommitId, new: NewStatus) -> Answer<Status> {
-        if !self.bare.has(commit).await? {
+        if !self.is_known(commit).await? {
             return Err(ForgeError::not_found("commit", commit));
         }
         let new = coffer_store::NewStatus {
@@ -478,7 +517,7 @@ impl Forge for LocalForge {
     }
 
     async fn statuses(&self, commit: &CommitId) -> Answer<Statuses> {
-        if !self.bare.has(commit).await? {
+        if !self.is_known(commit).await? {
             return Err(ForgeError::not_found("commit", commit));
         }
         let rows = self.store.statuses(&self.scope, self.row.id, commit).await?;
@@ -486,11 +525,17 @@ impl Forge for LocalForge {
     }
 
     async fn permissions(&self) -> Answer<Permissions> {
+        if let Some(mirror) = &self.mirror {
+            return mirror.remote.permissions().await;
+        }
         // Keys of the project have roles, which the routes check.
         Ok(Permissions { sufficient: true, granted: vec!["all".into()], missing: Vec::new() })
     }
 
     async fn upstream(&self, access: GitAccess, lifetime: Duration) -> Answer<Upstream> {
+        if let Some(mirror) = &self.mirror {
+            return mirror.remote.upstream().await;
+        }
         let authorization = self.passes.issue(&self.scope, self.row.id, access, &self.actor, lifetime)?;
         let url = format!("{}{}", self.here, crate::git_path(&self.row));
         Ok(Upstream {

@@ -1,11 +1,12 @@
 //! Finds repositories by their addresses, and lists those that a connection can reach.
 
-use coffer_core::forge::{ForgeAddress, ForgeKind, RepositoryName};
+use coffer_core::forge::{BranchName, ForgeAddress, ForgeKind, RepositoryName};
 use coffer_core::{ConnectionId, RepositoryId};
 use coffer_store::{ConnectionRow, NewRepository, ProjectScope, RepositoryRow};
 
 use crate::forge::{Forge, Listed, Part, RemoteRepository};
 use crate::github::{Address, GitHubForge};
+use crate::serve::Service;
 use crate::{ForgeError, Forges};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -29,6 +30,12 @@ impl Forges {
         let mut connections = self.store.connections(scope, None, MOST_CONNECTIONS).await?;
         connections.retain(|connection| self.leads_to(connection, &address.host));
         for connection in &connections {
+            if connection.kind == ForgeKind::Git {
+                if let Some(row) = self.known_plain(scope, connection, address).await? {
+                    return Ok((row, false));
+                }
+                continue;
+            }
             let known = self.store.repositories_of_remote(connection, &address.repository).await?;
             if let Some(known) = known.first() {
                 let found = self.store.repository(scope, &known.to_string()).await?;
@@ -38,7 +45,11 @@ impl Forges {
         }
         let mut refusal = ForgeError::NotConnected { host: address.host.clone() };
         for connection in &connections {
-            match self.adopt(scope, connection.id, address).await {
+            let adopted = match connection.kind {
+                ForgeKind::Git => self.adopt_plain(scope, connection, address).await,
+                ForgeKind::GitHub | ForgeKind::Local => self.adopt(scope, connection.id, address).await,
+            };
+            match adopted {
                 // Another connection to the same forge may see more.
                 Err(
                     error @ (ForgeError::NotFound { .. }
@@ -66,13 +77,64 @@ impl Forges {
     ) -> Answer<(RepositoryRow, bool)> {
         let forge = self.remote(scope, connection, &address.repository).await?;
         let info = forge.repository().await?;
+        let elsewhere = (ForgeKind::GitHub, connection, forge.remote.to_string());
+        self.record(scope, address, elsewhere, info.default_branch).await
+    }
+
+    /// A repository of a git server that the project has, by either form of its address. Paths there know capitals.
+    async fn known_plain(
+        &self,
+        scope: &ProjectScope,
+        connection: &ConnectionRow,
+        address: &ForgeAddress,
+    ) -> Answer<Option<RepositoryRow>> {
+        for path in paths_of(address) {
+            for id in self.store.repositories_of_remote(connection, &path).await? {
+                let row = self.store.repository(scope, &id.to_string()).await?;
+                if let Some(row) = row.filter(|row| row.remote.as_ref() == Some(&path)) {
+                    return Ok(Some(row));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn adopt_plain(
+        &self,
+        scope: &ProjectScope,
+        connection: &ConnectionRow,
+        address: &ForgeAddress,
+    ) -> Answer<(RepositoryRow, bool)> {
+        let mut refusal = ForgeError::not_found("repository", &address.repository);
+        for path in paths_of(address) {
+            let remote = self.plain(connection, &path)?;
+            match remote.refs(Service::UploadPack).await {
+                Ok(told) => {
+                    let branch = told.head.unwrap_or_else(crate::connect::main_branch);
+                    let elsewhere = (ForgeKind::Git, connection.id, path);
+                    return self.record(scope, address, elsewhere, branch).await;
+                }
+                Err(error @ (ForgeError::NotFound { .. } | ForgeError::Invalid { .. })) => refusal = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refusal)
+    }
+
+    async fn record(
+        &self,
+        scope: &ProjectScope,
+        address: &ForgeAddress,
+        elsewhere: (ForgeKind, ConnectionId, String),
+        default_branch: BranchName,
+    ) -> Answer<(RepositoryRow, bool)> {
         for name in names_of(address) {
             let id = RepositoryId::generate();
             let new = NewRepository {
                 id,
                 name: name.clone(),
-                elsewhere: Some((ForgeKind::GitHub, connection, forge.remote.to_string())),
-                default_branch: info.default_branch.clone(),
+                elsewhere: Some(elsewhere.clone()),
+                default_branch: default_branch.clone(),
             };
             match self.store.adopt_repository(scope, new).await {
                 Err(coffer_store::ForgeRecordError::Taken { .. }) => {}
@@ -142,6 +204,11 @@ impl Forges {
         }
         Ok(Listed { items, next: Some(format!("{page}.0")) })
     }
+}
+
+/// The paths that an address may mean on a git server: most take both, some only the one with `.git`.
+fn paths_of(address: &ForgeAddress) -> [String; 2] {
+    [format!("{}.git", address.repository), address.repository.clone()]
 }
 
 /// Names for a repository here, the best first: its own, with its owner, and with a number.

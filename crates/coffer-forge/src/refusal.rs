@@ -15,7 +15,14 @@ impl From<&ForgeError> for Refusal {
             ForgeError::NotFound { .. } => Self::new(Code::NotFound, message),
             ForgeError::NotConnected { host } => Self::new(Code::NotConnected, message)
                 .details(json!({ "host": host }))
-                .hint("connect it: `coffer repo connect github`, or Settings, Connections in the web UI"),
+                .hint(if host == "github.com" {
+                    "connect it: `coffer repo connect github`, or Settings, Connections in the web UI".to_string()
+                } else {
+                    format!(
+                        "connect it: `coffer repo add URL --token-env VARIABLE` for a git server, `coffer repo connect \
+                         github --host {host}` for GitHub Enterprise, or Settings, Connections in the web UI"
+                    )
+                }),
             ForgeError::PermissionMissing { scope, .. } => Self::new(Code::PermissionMissing, message)
                 .details(json!({ "scope": scope }))
                 .hint("grant the token or App that permission on the forge, then retry"),

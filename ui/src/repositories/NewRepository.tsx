@@ -12,6 +12,7 @@ import { ErrorBox } from "../ui/feedback";
 import { SelectField, TextField } from "../ui/fields";
 import { FormDialog } from "../ui/FormDialog";
 import { plainText } from "../ui/format";
+import { addByAddress, gitAddress, gitName } from "./gitServer";
 
 type Repository = Schemas["Repository"];
 
@@ -64,17 +65,18 @@ function Remotes({
   );
 }
 
-type Way = "push" | "import" | "forge";
+type Way = "push" | "import" | "forge" | "git";
 
 const WAYS: [Way, string, string][] = [
   ["push", "Push to it", "Starts empty; you push with git."],
   ["import", "Import a bundle", "One file with all of its history."],
   ["forge", "From GitHub", "Stays there; agents open pull requests."],
+  ["git", "Another git server", "GitLab, Gitea and others; pull requests are kept here."],
 ];
 
 function Ways({ value, onChange }: { value: Way; onChange: (way: Way) => void }) {
   return (
-    <fieldset className="grid gap-2 sm:grid-cols-3">
+    <fieldset className="grid gap-2 sm:grid-cols-2">
       <legend className="mb-1 text-sm font-medium">Where it comes from</legend>
       {WAYS.map(([way, name, text]) => (
         <label
@@ -151,11 +153,20 @@ export function NewRepository({ onClose, onMade }: Props) {
     queryFn: () => take(api.GET("/api/v1/forge/connections", { params: { query: { limit: 200 } } })),
     enabled: may("admin"),
   });
-  const known = connections.data?.items ?? [];
+  const [address, setAddress] = useState("");
+  const [user, setUser] = useState("git");
+  const [token, setToken] = useState("");
+  const all = connections.data?.items ?? [];
+  const known = all.filter((one) => one.kind !== "git");
+  const place = gitAddress(address);
   const connection = chosen || (known[0]?.id ?? "");
   const body = way === "forge" ? { name, connection_id: connection, remote } : { name };
   const make = useMutation({
     mutationFn: async () => {
+      if (way === "git") {
+        if (place === undefined) throw new Error("The address begins with https:// and names a repository.");
+        return addByAddress(place, user, token, name, all);
+      }
       // An import that failed is tried again with the repository that it was for.
       const made =
         created.current?.name === name ? created.current : await take(api.POST("/api/v1/repositories", { body }));
@@ -177,16 +188,20 @@ export function NewRepository({ onClose, onMade }: Props) {
     },
   });
   if (empty !== undefined) return <HowToPush repository={empty} onClose={onClose} />;
-  const unconnected = way === "forge" && known.length === 0;
+  const unconnected = (way === "forge" && known.length === 0) || (way === "git" && !may("admin"));
   return (
     <FormDialog
       title="New repository"
       description="Agents clone it, push to branches and open pull requests."
       wide
-      action={way === "forge" ? "Add" : way === "import" ? "Import" : "Create"}
+      action={way === "forge" || way === "git" ? "Add" : way === "import" ? "Import" : "Create"}
       send={make}
       disabled={way === "forge" ? remote === "" : way === "import" && bundle === undefined}
-      recipe={{ curl: curl("POST", "/api/v1/repositories", { ...body, name: name || "app" }) }}
+      recipe={
+        way === "git"
+          ? { curl: `coffer repo add ${address || "https://git.example.com/team/app.git"} --user ${user || "git"}` }
+          : { curl: curl("POST", "/api/v1/repositories", { ...body, name: name || "app" }) }
+      }
       onClose={onClose}
     >
       <Ways value={way} onChange={setWay} />
@@ -220,7 +235,9 @@ export function NewRepository({ onClose, onMade }: Props) {
       )}
       {unconnected && (
         <p className="rounded-md border border-line p-3">
-          {connections.isPending && may("admin") ? (
+          {way === "git" ? (
+            "Only an admin's key can add a repository of a git server."
+          ) : connections.isPending && may("admin") ? (
             "Looking for connections…"
           ) : may("admin") ? (
             <>
@@ -234,6 +251,37 @@ export function NewRepository({ onClose, onMade }: Props) {
             "Only an admin's key can add a repository of a forge."
           )}
         </p>
+      )}
+      {way === "git" && !unconnected && (
+        <>
+          <TextField
+            label="Address"
+            required
+            type="url"
+            value={address}
+            onChange={(event) => {
+              setAddress(event.target.value);
+              const found = gitAddress(event.target.value);
+              if (found !== undefined) setName(gitName(found.path));
+            }}
+            placeholder="https://git.example.com/team/app.git"
+          />
+          <TextField
+            label="User"
+            required
+            value={user}
+            onChange={(event) => setUser(event.target.value)}
+            hint="With a token, GitLab and Gitea take any."
+          />
+          <TextField
+            label="Token or password"
+            required
+            type="password"
+            value={token}
+            onChange={(event) => setToken(event.target.value)}
+            hint="Saved as a secret for this server only. Agents never see it."
+          />
+        </>
       )}
       {way === "forge" && !unconnected && (
         <>

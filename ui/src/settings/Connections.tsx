@@ -51,7 +51,7 @@ function Check({ connection }: { connection: Connection }) {
           required
           value={repository}
           onChange={(event) => setRepository(event.target.value)}
-          placeholder="owner/name"
+          placeholder={connection.kind === "git" ? "team/app.git" : "owner/name"}
         />
         <Button type="submit" busy={check.isPending}>
           Check
@@ -178,8 +178,10 @@ export function Connections() {
                     <div className="min-w-0 flex-1">
                       <p className="font-medium">{plainText(connection.name)}</p>
                       <p className="text-xs break-all text-dim">
-                        {plainText(connection.base_url)} · secret {plainText(connection.secret)} · webhooks at{" "}
-                        {plainText(connection.webhook_path)}
+                        {plainText(connection.base_url)} · secret {plainText(connection.secret)}
+                        {connection.kind === "git"
+                          ? ` · user ${plainText(connection.user ?? "")}`
+                          : ` · webhooks at ${plainText(connection.webhook_path)}`}
                       </p>
                     </div>
                     <Button tone="quiet-danger" onClick={() => setRemoving(connection)}>

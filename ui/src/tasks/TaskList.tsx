@@ -137,17 +137,14 @@ export function TaskList({ groups, names, activityOf, selection, withState }: Pr
           const style = { top: (rows.first + at) * ROW_PX, height: ROW_PX };
           if ("group" in line)
             return (
-              <div
-                role="listitem"
+              <h2
                 key={`group ${line.group.key}`}
                 style={style}
-                className="absolute inset-x-0 border-b border-line bg-raised px-3"
+                className="absolute inset-x-0 flex items-center gap-2 border-b border-line bg-raised px-3 font-semibold"
               >
-                <h2 className="flex h-full items-center gap-2 font-semibold">
-                  <span className="truncate">{plainText(line.group.name)}</span>
-                  <span className="font-normal text-dim tabular-nums">{line.group.tasks.length}</span>
-                </h2>
-              </div>
+                <span className="truncate">{plainText(line.group.name)}</span>
+                <span className="font-normal text-dim tabular-nums">{line.group.tasks.length}</span>
+              </h2>
             );
           const { task } = line;
           return (

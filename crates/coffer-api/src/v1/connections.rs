@@ -37,11 +37,12 @@ const LONGEST_DELIVERY: usize = 4 << 20;
 const DELIVERED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
 
 fn shown(row: ConnectionRow) -> Connection {
-    let (secret, app) = match row.terms.credential {
-        Credential::Token { secret } => (secret, None),
+    let (secret, app, user) = match row.terms.credential {
+        Credential::Token { secret } => (secret, None, None),
         Credential::App { secret, app_id, installation_id } => {
-            (secret, Some(AppIds { app_id, installation_id }))
+            (secret, Some(AppIds { app_id, installation_id }), None)
         }
+        Credential::Basic { user, secret } => (secret, None, Some(user)),
     };
     Connection {
         webhook_path: format!("/api/v1/forge/webhooks/{}", row.id),
@@ -51,6 +52,7 @@ fn shown(row: ConnectionRow) -> Connection {
         base_url: row.base_url,
         secret,
         app,
+        user,
         webhook_secret: row.terms.webhook_secret,
         created_at: rfc3339(row.created_ms),
     }
@@ -71,6 +73,29 @@ fn record(error: ForgeRecordError, what: &str) -> ApiError {
     }
 }
 
+/// Refuses fields that belong to another kind of forge.
+fn check_fields_of_kind(new: &NewConnection) -> Result<(), ApiError> {
+    if new.kind != ForgeKind::Git {
+        return match new.user {
+            Some(_) => Err(ApiError::invalid("user", "is for connections of kind `git`")),
+            None => Ok(()),
+        };
+    }
+    let Some(user) = &new.user else {
+        return Err(ApiError::invalid("user", "is missing: with a token, most servers take any name")
+            .hint("GitLab and Gitea take `git`"));
+    };
+    // Of the header, `:` ends the name.
+    let fits = |c: char| !c.is_control() && c != ':';
+    if !(1..=100).contains(&user.chars().count()) || !user.chars().all(fits) {
+        return Err(ApiError::invalid("user", "has 1 to 100 characters, without `:`"));
+    }
+    if new.app.is_some() || new.webhook_secret.is_some() {
+        return Err(ApiError::invalid("kind", "`git` has neither an App nor webhooks"));
+    }
+    Ok(())
+}
+
 /// Creates a connection to a forge. Its address cannot change later, so its token is never sent elsewhere.
 #[utoipa::path(
     post, path = "/api/v1/forge/connections", tag = "forge", request_body = NewConnection,
@@ -83,10 +108,19 @@ pub(super) async fn create(
     Checked(new): Checked<NewConnection>,
 ) -> Result<(StatusCode, Json<Connection>), ApiError> {
     check_name(&new.name)?;
-    if new.kind != ForgeKind::GitHub {
-        return Err(ApiError::invalid("kind", "must be `github`; local repositories need no connection"));
-    }
-    let base_url = app.forges.address(new.base_url.as_deref().unwrap_or(GITHUB)).map_err(ApiError::forge)?;
+    let base_url = match (new.kind, new.base_url.as_deref()) {
+        (ForgeKind::GitHub, url) => app.forges.address(url.unwrap_or(GITHUB)),
+        (ForgeKind::Git, Some(url)) => app.forges.plain_address(url),
+        (ForgeKind::Git, None) => {
+            return Err(ApiError::invalid("base_url", "is missing: the git server's address"));
+        }
+        (ForgeKind::Local, _) => {
+            let why = "must be `github` or `git`; local repositories need no connection";
+            return Err(ApiError::invalid("kind", why));
+        }
+    };
+    let base_url = base_url.map_err(ApiError::forge)?;
+    check_fields_of_kind(&new)?;
     let known = app.store.secrets(&caller.scope).await.map_err(ApiError::store)?;
     let secret = |name: &str, text: String| {
         field::<SecretName>(name, &text)?;
@@ -98,7 +132,10 @@ pub(super) async fn create(
     };
     let name = secret("secret", new.secret)?;
     let credential = match new.app {
-        None => Credential::Token { secret: name },
+        None => match new.user {
+            Some(user) => Credential::Basic { user, secret: name },
+            None => Credential::Token { secret: name },
+        },
         Some(AppIds { app_id, installation_id }) if app_id > 0 && installation_id > 0 => {
             Credential::App { secret: name, app_id, installation_id }
         }

@@ -1,6 +1,6 @@
 //! Repositories and issues by their addresses: on other forges, and this server's own.
 
-use coffer_core::forge::{BadAddress, ForgeAddress};
+use coffer_core::forge::{BadAddress, ForgeAddress, ForgeKind};
 use coffer_store::{ProjectScope, RepositoryRow};
 use http::HeaderMap;
 
@@ -59,6 +59,11 @@ pub(super) async fn issue_at(
     let address = address(FIELD, text)?;
     let number = address.issue.ok_or_else(none)?;
     let (row, _) = app.forges.locate(scope, &address).await.map_err(ApiError::forge)?;
+    if row.kind == ForgeKind::Git {
+        let why = format!("is on {}, whose issues this server cannot read", address.host);
+        return Err(ApiError::invalid(FIELD, why)
+            .hint("create the task with its text, and `repository` instead of `issue_url`"));
+    }
     Ok((row, number))
 }
 

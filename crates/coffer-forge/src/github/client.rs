@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coffer_core::event::{Event, PullNote};
-use coffer_core::network::HostName;
 use coffer_core::sync::Mutex;
 use coffer_core::{ProjectId, RepositoryId};
 use coffer_store::{Credential, Secret, Store};
@@ -21,6 +20,7 @@ use super::limit::{self, Limits};
 use super::transport::{Address, LONGEST_ANSWER, Silence, Transport};
 use crate::ForgeError;
 use crate::forge::{Pull, RemoteRepository};
+use crate::place::secret_for;
 use coffer_http::breaker::{Breaker, Policy, Standing};
 
 type Answer<T> = Result<T, ForgeError>;
@@ -107,16 +107,7 @@ impl Client {
 
     /// The value of a secret, if it may be sent to this address.
     async fn secret(&self, name: &str) -> Answer<Secret> {
-        let refused = |why| ForgeError::Credential { name: name.to_string(), why };
-        let values = self.store.secret_values(self.project).await?;
-        let secret = values.get(name).ok_or_else(|| refused("does not exist"))?;
-        if let Some(hosts) = &secret.hosts {
-            let host = HostName::parse(self.address().host()).ok();
-            if !host.is_some_and(|host| hosts.iter().any(|pattern| pattern.matches(&host))) {
-                return Err(refused("is limited to other hosts than this forge's"));
-            }
-        }
-        secret.value.clone().ok_or_else(|| refused("is sealed under a missing master key"))
+        secret_for(&self.store, self.project, name, self.address().host()).await
     }
 
     /// The current token.
@@ -139,6 +130,7 @@ impl Client {
                 let left = u64::try_from(token.expires_s - now_s()).unwrap_or(0);
                 Ok((token.token, Some(Duration::from_secs(left))))
             }
+            Credential::Basic { .. } => Err(not_github()),
         }
     }
 
@@ -187,6 +179,7 @@ impl Client {
                 let path = format!("/installation/repositories?{part}");
                 self.json(Method::GET, &path, None, "list repositories", what()).await?["repositories"].take()
             }
+            Credential::Basic { .. } => return Err(not_github()),
         };
         Ok(list(&told)?.iter().map(repository).collect())
     }
@@ -400,6 +393,10 @@ impl Client {
 }
 
 const JSON: &str = "application/vnd.github+json";
+
+fn not_github() -> ForgeError {
+    ForgeError::invalid("connection", "is not one to GitHub")
+}
 
 async fn pause(tried: u32) {
     let pause = FIRST_PAUSE * 2u32.pow(tried.saturating_sub(1));

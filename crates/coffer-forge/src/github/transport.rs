@@ -1,16 +1,15 @@
 //! Sends requests to one forge, over pooled connections.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use coffer_core::network::Class;
 use coffer_core::sync::Mutex;
-use coffer_http::{Client, Connection, Failure, Read, is_own, may_dial};
+use coffer_http::{Client, Connection, Failure, Read};
 use http::Response;
 use http_body_util::Full;
 
 use crate::ForgeError;
+use crate::place::may_be_at;
 
 /// Time for connecting, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -53,6 +52,10 @@ impl Address {
 
     pub(crate) fn port(&self) -> u16 {
         self.at.port()
+    }
+
+    pub(crate) fn has_no_path(&self) -> bool {
+        self.prefix.is_empty()
     }
 
     pub(crate) fn text(&self) -> String {
@@ -107,14 +110,6 @@ impl From<Failure> for Silence {
     }
 }
 
-/// A forge that an operator does not vouch for is not on the internet.
-#[derive(Debug, thiserror::Error)]
-#[error("`{host}` has a {class} address; an operator can allow that by `forge.private_hosts`")]
-struct NotPublic {
-    host: String,
-    class: Class,
-}
-
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(super) address: Address,
@@ -142,7 +137,10 @@ impl Transport {
         let request = builder.body(Full::new(body)).map_err(|error| Silence::Unsent(error.to_string()))?;
         let mut connection = match self.kept() {
             Some(connection) => connection,
-            None => self.client.connect(&self.address.at, &|ip| Ok(self.check(ip)?), CONNECT).await?,
+            None => {
+                let check = |ip| may_be_at(self.address.host(), self.on_site, ip);
+                self.client.connect(&self.address.at, &check, CONNECT).await?
+            }
         };
         let exchange = connection.exchange(request, Read::Whole { most: LONGEST_ANSWER });
         let answer = tokio::time::timeout(PATIENCE, exchange).await;
@@ -159,12 +157,6 @@ impl Transport {
         idle.retain(|(since, connection)| since.elapsed() < IDLE && !connection.is_closed());
         let ready = idle.iter().position(|(_, connection)| connection.is_ready())?;
         Some(idle.swap_remove(ready).1)
-    }
-
-    /// Checks whether a forge may be at this address.
-    fn check(&self, ip: IpAddr) -> Result<IpAddr, NotPublic> {
-        may_dial(self.on_site, ip, is_own)
-            .map_err(|class| NotPublic { host: self.address.host().to_string(), class })
     }
 }
 

@@ -110,6 +110,38 @@ impl Bare {
         }
     }
 
+    /// Commits of branches and pull requests, the newest first.
+    pub(crate) async fn some_commits(&self, most: usize) -> Result<Vec<CommitId>, GitError> {
+        let count = format!("--count={most}");
+        let args = [
+            "for-each-ref",
+            "--sort=-creatordate",
+            &count,
+            "--format=%(objectname)",
+            "refs/heads/",
+            "refs/pull/",
+        ];
+        let listed = self.run(&args).await?.line()?;
+        Ok(listed.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    /// A pack with what `commit` needs and `known` do not have.
+    pub(crate) async fn pack_of(
+        &self,
+        commit: &CommitId,
+        known: &[&CommitId],
+        most: usize,
+    ) -> Result<Vec<u8>, ForgeError> {
+        let known: String = known.iter().map(|known| format!("^{known}\n")).collect();
+        let call = Call { stdin: format!("{commit}\n{known}").into(), most, ..Call::within(&self.directory) };
+        let done =
+            self.git.run(call, &["pack-objects", "--revs", "--stdout", "--delta-base-offset", "-q"]).await?;
+        if done.cut {
+            return Err(ForgeError::TooLarge { what: "the pack of the merge", most: most as u64 });
+        }
+        Ok(done.good()?)
+    }
+
     /// Sets the branch of HEAD.
     pub(crate) async fn set_head(&self, branch: &BranchName) -> Result<(), GitError> {
         self.run(&["symbolic-ref", "HEAD", &branch.full()]).await?.good().map(drop)

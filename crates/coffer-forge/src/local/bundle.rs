@@ -27,6 +27,7 @@ const LONGEST_COMPLAINT: u64 = 4096;
 /// The upload, counted.
 pub(crate) struct Upload {
     body: BoxStream<'static, Result<Bytes, String>>,
+    from: From,
     /// Read, but not yet used.
     pending: Bytes,
     length: u64,
@@ -34,9 +35,46 @@ pub(crate) struct Upload {
     silence: Duration,
 }
 
+/// Where a pack comes from, for the words of errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    Bundle,
+    Remote,
+}
+
+impl From {
+    /// It did not arrive whole.
+    fn broken(self, why: &str) -> ForgeError {
+        match self {
+            Self::Bundle => ForgeError::invalid("bundle", why),
+            Self::Remote => ForgeError::Unreachable { why: format!("its pack {why}"), retry_after: None },
+        }
+    }
+
+    /// Git did not take it.
+    fn refused(self, error: GitError) -> ForgeError {
+        match (error, self) {
+            (GitError::OutOfMemory(most), _) => ForgeError::pack_needs_memory(most),
+            (error, Self::Bundle) => ForgeError::invalid("bundle", format!("cannot be read: {error}")),
+            (error, Self::Remote) => {
+                ForgeError::invalid("remote", format!("has commits that cannot be read: {error}"))
+            }
+        }
+    }
+}
+
 impl Upload {
     pub(crate) fn new(body: BoxStream<'static, Result<Bytes, String>>, most: u64, silence: Duration) -> Self {
-        Self { body, pending: Bytes::new(), length: 0, most, silence }
+        Self { body, from: From::Bundle, pending: Bytes::new(), length: 0, most, silence }
+    }
+
+    /// A pack from another server, without a header.
+    pub(crate) fn of_remote(
+        body: BoxStream<'static, Result<Bytes, String>>,
+        most: u64,
+        silence: Duration,
+    ) -> Self {
+        Self { from: From::Remote, ..Self::new(body, most, silence) }
     }
 
     pub(crate) async fn next(&mut self) -> Answer<Option<Bytes>> {
@@ -44,8 +82,8 @@ impl Upload {
             return Ok(Some(std::mem::take(&mut self.pending)));
         }
         let piece = tokio::time::timeout(self.silence, self.body.next()).await;
-        let piece = piece.map_err(|_| ForgeError::invalid("bundle", "did not arrive in time"))?;
-        let piece = piece.transpose().map_err(|_| ForgeError::invalid("bundle", "ended too early"))?;
+        let piece = piece.map_err(|_| self.from.broken("did not arrive in time"))?;
+        let piece = piece.transpose().map_err(|_| self.from.broken("ended too early"))?;
         self.length += piece.as_ref().map_or(0, |piece| piece.len() as u64);
         if self.length > self.most {
             return Err(ForgeError::pack_too_large(self.most));
@@ -139,7 +177,7 @@ impl Bare {
         }
         tokio::fs::create_dir(quarantine).await.map_err(ForgeError::disk)?;
         self.index_pack(quarantine, upload).await?;
-        self.check_connected(quarantine, &header).await?;
+        self.check_connected(quarantine, header.refs.iter().map(|(_, id)| id), upload.from).await?;
         self.adopt(quarantine).await?;
         let lines: String = header.refs.iter().map(|(name, id)| format!("create {name} {id}\n")).collect();
         let call = Call { stdin: lines.into(), ..Call::within(&self.directory) };
@@ -149,14 +187,31 @@ impl Bare {
             _ if done.stderr.contains("reference already exists") => {
                 Err(ForgeError::conflict("the repository is not empty; push to it instead"))
             }
-            _ => Err(refused(done.complaint())),
+            _ => Err(upload.from.refused(done.complaint())),
         }
+    }
+
+    /// Takes the pack of another server, which must have everything that `tips` need and is not here.
+    pub(crate) async fn take_pack(
+        &self,
+        quarantine: &Path,
+        upload: &mut Upload,
+        tips: &[CommitId],
+    ) -> Answer<()> {
+        tokio::fs::create_dir(quarantine).await.map_err(ForgeError::disk)?;
+        self.index_pack(quarantine, upload).await?;
+        self.check_connected(quarantine, tips.iter(), upload.from).await?;
+        self.adopt(quarantine).await
     }
 
     /// Writes the pack and its index to the quarantine, each object checked.
     async fn index_pack(&self, quarantine: &Path, upload: &mut Upload) -> Answer<()> {
         let strict = crate::serve::TOLERATED.map(|flaw| format!("{flaw}=warn")).join(",");
-        let args = ["index-pack", "--stdin", &format!("--strict={strict}")];
+        let strict = format!("--strict={strict}");
+        let mut args = vec!["index-pack", "--stdin", &strict];
+        // A server leaves out what is here already.
+        args.extend((upload.from == From::Remote).then_some("--fix-thin"));
+        let from = upload.from;
         let call = self.call_in(quarantine);
         let mut running = self.git.spawn(&call, &args).await?;
         let (mut stdin, mut stdout, stderr) = running.pipes();
@@ -189,26 +244,34 @@ impl Bare {
         }
         let complaint = String::from_utf8_lossy(&complaint);
         if code.is_none() || lacked_memory(&complaint) {
-            return Err(refused(GitError::OutOfMemory(self.git.limits.memory)));
+            return Err(from.refused(GitError::OutOfMemory(self.git.limits.memory)));
         }
         let line =
             complaint.lines().rfind(|line| line.starts_with("fatal: ")).unwrap_or("its pack is damaged");
-        Err(refused(GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())))
+        Err(from.refused(GitError::Failed(line.chars().filter(|c| !c.is_control()).take(300).collect())))
     }
 
     /// Whether everything that the refs need is in the pack.
-    async fn check_connected(&self, quarantine: &Path, header: &Header) -> Answer<()> {
-        let tips: String = header.refs.iter().map(|(_, id)| format!("{id}\n")).collect();
+    async fn check_connected(
+        &self,
+        quarantine: &Path,
+        tips: impl Iterator<Item = &CommitId>,
+        from: From,
+    ) -> Answer<()> {
+        let tips: String = tips.map(|id| format!("{id}\n")).collect();
         let time = Some(self.git.limits.transfer_time);
         let call = Call { stdin: tips.into(), time, ..self.call_in(quarantine) };
-        let done = self.git.run(call, &["rev-list", "--objects", "--quiet", "--stdin"]).await?;
-        if done.code == Some(0) { Ok(()) } else { Err(refused(done.complaint())) }
+        let args = ["rev-list", "--objects", "--quiet", "--stdin", "--not", "--all"];
+        let done = self.git.run(call, &args).await?;
+        if done.code == Some(0) { Ok(()) } else { Err(from.refused(done.complaint())) }
     }
 
     /// A call that finds and stores objects in the quarantine.
     fn call_in<'a>(&'a self, quarantine: &'a Path) -> Call<'a> {
         let objects = quarantine.to_string_lossy().into_owned();
-        let environment = vec![("GIT_OBJECT_DIRECTORY", objects)];
+        let known = self.directory.join("objects").to_string_lossy().into_owned();
+        let environment =
+            vec![("GIT_OBJECT_DIRECTORY", objects), ("GIT_ALTERNATE_OBJECT_DIRECTORIES", known)];
         Call { environment, also: Some(quarantine), ..Call::within(&self.directory) }
     }
 
@@ -227,13 +290,6 @@ impl Bare {
         }
         let directory = tokio::fs::File::open(&to).await.map_err(ForgeError::disk)?;
         directory.sync_all().await.map_err(ForgeError::disk)
-    }
-}
-
-fn refused(error: GitError) -> ForgeError {
-    match error {
-        GitError::OutOfMemory(most) => ForgeError::pack_needs_memory(most),
-        error => ForgeError::invalid("bundle", format!("cannot be read: {error}")),
     }
 }
 

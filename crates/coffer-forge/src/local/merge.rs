@@ -40,11 +40,26 @@ impl LocalForge {
                 Err(coffer_store::ForgeRecordError::Raced) => continue,
                 other => other.map_err(|error| ForgeError::record(error, "pull request", number))?,
             }
-            match self.bare().move_ref(&pull.base.full(), &commit, Some(base)).await? {
+            let landed = match self.land(&pull, &commit, base).await {
+                Err(error) if !error.is_transient() => {
+                    self.forget_merge(&pull).await?;
+                    return Err(error);
+                }
+                // Without an answer it may have happened: the next look finds out.
+                landed => landed?,
+            };
+            match landed {
                 Ok(()) => {
                     let done = (base.clone(), commit);
-                    let merged = self.store.finish_merge(&self.scope, &pull, done, &self.actor).await;
-                    let merged = merged.map_err(|error| ForgeError::record(error, "pull request", number))?;
+                    let merged = match self.store.finish_merge(&self.scope, &pull, done, &self.actor).await {
+                        // Another server saw it in the remote's base, and was faster.
+                        Err(coffer_store::ForgeRecordError::Raced) if self.mirror.is_some() => {
+                            self.find(number).await?
+                        }
+                        merged => {
+                            merged.map_err(|error| ForgeError::record(error, "pull request", number))?
+                        }
+                    };
                     self.follow_all().await?;
                     return Ok(merged);
                 }
@@ -122,6 +137,7 @@ impl LocalForge {
         let Some((base, commit)) = pull.merging.clone().filter(|_| pull.state == PullState::Open) else {
             return Ok(pull);
         };
+        self.sync(&[&pull.base]).await?;
         let happened = match self.bare().tip(&pull.base).await? {
             Some(tip) => tip == commit || self.bare().is_ancestor(&commit, &tip).await?,
             None => false,
@@ -245,6 +261,10 @@ impl LocalForge {
             }
             MergeMethod::Squash => {
                 let tree = clean(bare.merge_trees(base, head, None).await?)?;
+                // Another server may have landed it just now.
+                if self.mirror.is_some() && tree == bare.tree_of(base).await? {
+                    return Err(ForgeError::conflict("the base already has all of its changes"));
+                }
                 let (author, _) = bare.authorship(head).await?;
                 let author = Author { date: None, ..author };
                 let text = message(format!("{} (#{number})", pull.title), pull.body.clone());

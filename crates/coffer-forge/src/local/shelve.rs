@@ -53,8 +53,11 @@ impl Forges {
         }
         self.turns.forget(row.id);
         self.lfs.forget(row.id);
-        if row.connection.is_none() {
-            self.clear(&self.shelf.path(row.project, row.id), row.id).await;
+        self.syncs.forget(row.id);
+        let place = self.shelf.path(row.project, row.id);
+        // One of another forge may have a copy here.
+        if row.connection.is_none() || place.is_dir() {
+            self.clear(&place, row.id).await;
         }
         Ok(())
     }

@@ -29,6 +29,8 @@ pub enum Credential {
     Token { secret: String },
     /// A GitHub App's private key, from which tokens are created.
     App { secret: String, app_id: i64, installation_id: i64 },
+    /// A user of a git server, with a password or a token.
+    Basic { user: String, secret: String },
 }
 
 /// The terms of a connection, next to its address.

@@ -78,7 +78,8 @@ impl Store {
                 lock_project(connection, row.project, CHANGE).await?;
                 let sql = format!(
                     "SELECT {COLUMNS} FROM repositories WHERE project_id = $1 AND connection_id = $2
-                         AND LOWER(remote) = LOWER($3) AND removed_ms IS NULL ORDER BY id LIMIT 1"
+                         AND LOWER(remote) = LOWER($3) AND (kind <> 'git' OR remote = $3)
+                         AND removed_ms IS NULL ORDER BY id LIMIT 1"
                 );
                 let known = sqlx::query(sqlx::AssertSqlSafe(sql))
                     .bind(row.project)

@@ -35,6 +35,10 @@ pub enum Mood {
 pub struct World {
     pub tokens: Vec<String>,
     pub moods: VecDeque<Mood>,
+    /// The same, for requests of git.
+    pub git_moods: VecDeque<Mood>,
+    /// How many pushes are done and not answered.
+    pub drop_push_answers: u32,
     pub flaws: Vec<String>,
     pub asked: Vec<String>,
     pub minted: u32,
@@ -151,6 +155,11 @@ impl FakeGitHub {
     /// The address of its pages and of git.
     pub fn web(&self) -> &str {
         self.url.trim_end_matches("/api/v3")
+    }
+
+    /// The same as [`Self::mood`], for requests of git.
+    pub fn git_mood(&self, mood: Mood) {
+        self.world.lock().unwrap().git_moods.push_back(mood);
     }
 
     pub fn asked(&self, what: &str) -> usize {
@@ -501,6 +510,22 @@ async fn serve_git(
     root: &Path,
 ) -> Reply {
     let header = |name: &str| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let mood = {
+        let mut world = world.lock().unwrap();
+        world.asked.push(format!("git {} {path}", parts.method));
+        world.git_moods.pop_front()
+    };
+    match mood {
+        Some(Mood::Answer(status, headers, body)) => {
+            let mut reply = reply(status, &body);
+            for (name, value) in headers {
+                reply.headers_mut().insert(name, value.parse().unwrap());
+            }
+            return reply;
+        }
+        Some(Mood::HangUp) => panic!("the fake hangs up, as it was told to"),
+        None => {}
+    }
     let basic = header("authorization").strip_prefix("Basic ").unwrap_or_default();
     let basic = base64::engine::general_purpose::STANDARD.decode(basic).unwrap_or_default();
     let basic = String::from_utf8_lossy(&basic).into_owned();
@@ -530,6 +555,13 @@ async fn serve_git(
         .unwrap();
     child.stdin.take().unwrap().write_all(body).await.unwrap();
     let out = child.wait_with_output().await.unwrap().stdout;
+    let is_push = path.ends_with("/git-receive-pack") && parts.method == "POST";
+    let drops = |world: &mut World| {
+        let drop = is_push && world.drop_push_answers > 0;
+        world.drop_push_answers -= u32::from(drop);
+        drop
+    };
+    assert!(!drops(&mut world.lock().unwrap()), "the fake hangs up, as it was told to");
     let end = out.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
     let mut reply = Response::builder();
     for line in String::from_utf8_lossy(&out[..end]).lines() {

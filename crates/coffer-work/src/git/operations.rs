@@ -90,7 +90,8 @@ impl Git {
         kind: ForgeKind,
         name: Option<&str>,
     ) -> Result<(), GitError> {
-        let (ForgeKind::GitHub, Some(name)) = (kind, name) else { return Ok(()) };
+        let (ForgeKind::GitHub | ForgeKind::Git, Some(name)) = (kind, name) else { return Ok(()) };
+        let name = name.strip_suffix(".git").unwrap_or(name);
         let row = self.row(session, &remote.repository.to_string()).await?;
         let forge = self.forges.open(&session.scope, &row, &session.actor).await?;
         let upstream = forge.upstream(coffer_forge::GitAccess::Fetch, PUSH_WITHIN).await;

@@ -575,6 +575,11 @@ fn fixing(user: &User) {
             &["repo", "available"],
             &["repo", "disconnect", "nothing"],
             &["repo", "add", "https://github.com/octocat/hello-world"],
+            &["repo", "add", "https://git.example.com/team/app.git"],
+            &["repo", "add", "https://git.example.com/team/app.git", "--token-env", "COFFER_TEST_NOT_SET"],
+            &["repo", "add", "http://git.example.com/team/app.git", "--user", "ada"],
+            &["repo", "add", "https://ada@git.example.com/team/app.git", "--user", "ada"],
+            &["repo", "add", "/srv/git/app.git", "--user", "ada"],
         ],
     );
     let directory = user.scratch.join("door");
