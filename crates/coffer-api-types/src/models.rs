@@ -60,6 +60,23 @@ pub struct ModelCall {
     /// Until the answer ended.
     pub duration_ms: Option<i64>,
     pub error: Option<String>,
+    /// Where the call went, in order, if its first try was not the only one.
+    #[serde(default)]
+    pub tries: Vec<ModelTry>,
+}
+
+/// One try of a call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ModelTry {
+    /// The provider, or the host of a fallback.
+    pub place: String,
+    pub model: String,
+    /// `answered`, `overloaded` (429, 529), `failed` (another error), `unreachable`, or `paused`: not tried, because it failed
+    /// several times in a row a moment ago.
+    pub outcome: String,
+    pub status: Option<i64>,
+    /// Until its answer began.
+    pub duration_ms: i64,
 }
 
 /// A call with its bodies, if the project keeps them.
@@ -83,6 +100,28 @@ pub struct ModelPolicyShape {
     allow: Option<Vec<String>>,
     /// Whether requests and answers are kept, sealed, with the records of calls.
     keep_bodies: Option<bool>,
+    /// Tried in their order when a provider is overloaded (429, 529), fails (5xx) or cannot be reached before its answer begins.
+    #[schema(max_items = 12)]
+    fallbacks: Option<Vec<ModelFallbackShape>>,
+}
+
+/// Another way to answer calls of a provider's API. What is not named stays as it is.
+#[derive(Debug, ToSchema)]
+#[schema(as = ModelFallback)]
+#[expect(dead_code, reason = "describes a type of another crate")]
+pub struct ModelFallbackShape {
+    /// Whose calls: `anthropic`, `openai` or `gemini`.
+    #[schema(example = "anthropic")]
+    provider: String,
+    /// Another endpoint with the same API; HTTPS, at a public address unless the operator allows its host.
+    #[schema(example = "https://proxy.example.com/anthropic")]
+    url: Option<String>,
+    /// The secret with its key.
+    secret: Option<String>,
+    /// The header of the key: `bearer`, `api_key` or `goog_api_key`.
+    header: Option<String>,
+    /// Another model.
+    model: Option<String>,
 }
 
 /// The prices of a model, for a million tokens.

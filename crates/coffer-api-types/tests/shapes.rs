@@ -266,7 +266,7 @@ fn every_shape_reads_back_what_it_writes() {
         keys::Key, keys::MadeKey, limits::GitShape, limits::Lease, limits::QuotaState,
         limits::QuotasShape, limits::RetentionShape, limits::Settings, limits::SettingsShape, limits::TaskRulesShape,
         limits::UseShape, logs::FoundLine, logs::LogLine, models::ModelCall, models::ModelCallDetail,
-        models::ModelPrice, models::ModelPrices, network::Reach, policy::Answer,
+        models::ModelPrice, models::ModelPrices, models::ModelTry, network::Reach, policy::Answer,
         policy::CommandWords, policy::JudgedShape, projects::Project, pulls::Comment, pulls::Diff,
         pulls::CommittedFile, pulls::DiffFile, pulls::InlineComment, pulls::Mergeability, pulls::Issue, pulls::Pull, pulls::Review,
         pulls::Status, pulls::Statuses, queue::Queue, queue::QueueCounts, queue::QueueLimits,

@@ -63,6 +63,7 @@ pub struct Metrics {
     model_tokens: Counts<4>,
     model_cost: Family<Labels<4>, Counter<f64, std::sync::atomic::AtomicU64>>,
     model_time: Times<1>,
+    model_fallbacks: Counts<2>,
 }
 
 /// A call of a model that has ended.
@@ -158,6 +159,7 @@ impl Metrics {
             model_tokens: Family::default(),
             model_cost: Family::default(),
             model_time: Family::new_with_constructor(|| Histogram::new(EXECUTION)),
+            model_fallbacks: Family::default(),
         };
         metrics.begin_at_zero();
         metrics.registered()
@@ -337,6 +339,11 @@ impl Metrics {
             "How long calls of models took, by provider",
             self.model_time.clone(),
         );
+        registry.register(
+            "coffer_model_fallbacks",
+            "Calls of models that went on to a fallback, by provider and reason",
+            self.model_fallbacks.clone(),
+        );
         self
     }
 
@@ -360,6 +367,11 @@ impl Metrics {
             self.model_cost.get_or_create(&with("currency", call.currency)).inc_by(call.cost);
         }
         self.model_time.get_or_create(&label([("provider", call.provider)])).observe(call.took.as_secs_f64());
+    }
+
+    /// A call of a provider went on to another place, for this reason.
+    pub fn model_fell_back(&self, provider: &'static str, reason: &'static str) {
+        self.model_fallbacks.get_or_create(&label([("provider", provider), ("reason", reason)])).inc();
     }
 
     pub fn run_started(&self, kind: &'static str) {

@@ -17,7 +17,7 @@ use crate::body::Checked;
 use crate::error::ApiError;
 use crate::query::Query;
 use coffer_api_types::models::{
-    ModelCall, ModelCallDetail, ModelCallQuery, ModelPolicyShape, ModelPrice, ModelPrices,
+    ModelCall, ModelCallDetail, ModelCallQuery, ModelPolicyShape, ModelPrice, ModelPrices, ModelTry,
 };
 use coffer_api_types::{ErrorShape, Page, PageQuery};
 use coffer_core::clock::rfc3339;
@@ -47,6 +47,17 @@ fn shown(row: ModelCallRow) -> ModelCall {
         first_byte_ms: row.first_byte_ms.map(|at| (at - row.began_ms).max(0)),
         duration_ms: row.ended_ms.map(|at| (at - row.began_ms).max(0)),
         error: row.error,
+        tries: row.tries.into_iter().map(try_shown).collect(),
+    }
+}
+
+fn try_shown(one: coffer_core::model::ModelTry) -> ModelTry {
+    ModelTry {
+        place: one.place,
+        model: one.model,
+        outcome: one.outcome.as_str().to_string(),
+        status: one.status.map(i64::from),
+        duration_ms: one.duration_ms,
     }
 }
 
@@ -122,6 +133,7 @@ pub(super) async fn set_policy(
     if !policy.is_small() {
         return Err(ApiError::invalid("allow", "may have at most 200 entries"));
     }
+    app.models.check_fallbacks(&policy).map_err(|why| ApiError::invalid("fallbacks", why))?;
     let version = wanted_version(&headers)?;
     let set = app.store.set_model_policy(&caller.scope, version, policy).await.map_err(ApiError::store)?;
     Ok(tagged(set.ok_or_else(changed_meanwhile)?))

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::ModelFallback;
+
 const LONGEST: usize = 200;
 const MOST_PATTERNS: usize = 200;
 
@@ -65,6 +67,9 @@ pub struct ModelPolicy {
     pub allow: Option<Vec<ModelPattern>>,
     /// Whether requests and answers are kept with the record of a call.
     pub keep_bodies: bool,
+    /// Tried in their order when a provider is overloaded, fails or is away.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fallbacks: Vec<ModelFallback>,
 }
 
 impl ModelPolicy {
@@ -97,7 +102,7 @@ mod tests {
             assert_eq!(policy.allows(model), is_allowed, "{model}");
         }
         assert!(ModelPolicy::default().allows("anything"));
-        assert!(!ModelPolicy { allow: Some(Vec::new()), keep_bodies: false }.allows("anything"));
+        assert!(!ModelPolicy { allow: Some(Vec::new()), ..ModelPolicy::default() }.allows("anything"));
         for bad in ["", "a*b", "a b", "**", "ä"] {
             assert!(bad.parse::<ModelPattern>().is_err(), "{bad}");
         }

@@ -86,6 +86,16 @@ impl Asked {
         serde_json::to_vec(&self.body).expect("JSON that was read can be written")
     }
 
+    /// The same request for another model.
+    pub fn with_model(&self, model: &str) -> Self {
+        let mut other = Self { model: model.to_string(), ..self.clone() };
+        // Gemini's is in the path.
+        if self.kind != CallKind::Generate {
+            other.body.set("model", Json::Text(model.to_string()));
+        }
+        other
+    }
+
     /// Lowers the limit of each answer, so that the call fits what is left of a budget.
     pub fn limit_output(&mut self, most: u64) {
         self.most_output = Some(most);

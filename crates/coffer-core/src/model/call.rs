@@ -115,6 +115,13 @@ impl Call {
         };
         Ok(Self { provider, kind, path, model, streams })
     }
+
+    /// The same call for another model, where the path names it; `None` if such a path is not possible.
+    pub fn with_model(&self, model: &str) -> Option<Self> {
+        let Some(old) = &self.model else { return Some(self.clone()) };
+        let path = self.path.replacen(&format!("/models/{old}:"), &format!("/models/{model}:"), 1);
+        is_model(model).then(|| Self { path, model: Some(model.to_string()), ..self.clone() })
+    }
 }
 
 fn kept(query: &str) -> String {

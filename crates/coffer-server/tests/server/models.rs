@@ -553,3 +553,95 @@ async fn a_call_whose_server_died_is_settled_and_the_pass_is_renewed() {
     }
     panic!("the pass of a sandbox that is gone still opens the gateway");
 }
+
+/// A provider that is overloaded for the first key, and answers the second with what it was asked for.
+async fn overloaded(status: u16) -> Scripted {
+    Scripted::start(move |head, body| match head.contains("x-api-key: second") {
+        true => {
+            let told = json!({"model": body["model"], "usage": {"input_tokens": 1000, "output_tokens": 20}});
+            reply("application/json", told)
+        }
+        false => Reply { status, ..reply("application/json", r#"{"error":{"message":"Overloaded"}}"#) },
+    })
+    .await
+}
+
+fn tried(call: &Value) -> Vec<(String, String)> {
+    let tries = call["tries"].as_array().unwrap();
+    let text = |one: &Value, field: &str| one[field].as_str().unwrap().to_string();
+    tries.iter().map(|one| (text(one, "outcome"), text(one, "model"))).collect()
+}
+
+#[tokio::test]
+async fn an_overloaded_provider_has_fallbacks_before_its_first_byte() {
+    let provider = overloaded(529).await;
+    let mut app = gateway(&provider).await;
+    app.put("/api/v1/secrets/two", json!({"value": "second"})).await.expect(201);
+    grant(&mut app, Some(5.0)).await;
+    // Without fallbacks its answer is the agent's, and nothing is tried.
+    assert_eq!(ask(&app, MESSAGES, &message(400)).await.status, 529);
+    let cheap = "claude-haiku-4-5";
+    let fallbacks = json!([
+        {"provider": "anthropic", "secret": "nothing"},
+        {"provider": "openai", "secret": "two"},
+        {"provider": "anthropic", "secret": "two", "model": cheap},
+    ]);
+    app.put("/api/v1/model-policy", json!({"fallbacks": fallbacks})).await.expect(200);
+    let answer = ask(&app, MESSAGES, &message(400)).await;
+    assert_eq!((answer.status, &answer.json()["model"]), (200, &json!(cheap)), "{}", answer.text());
+    let all = settled(&app).await;
+    let words = |outcome: &str, model: &str| (outcome.to_string(), model.to_string());
+    assert_eq!(tried(&all[0]), [words("overloaded", MODEL), words("answered", cheap)]);
+    assert_eq!((&all[0]["answered_by"], &all[0]["model"]), (&json!(cheap), &json!(MODEL)));
+    // Priced by what answered, which is much less than what was asked for.
+    let cost = all[0]["cost"].as_f64().unwrap();
+    assert!(cost > 0.0 && cost < 0.01, "{}", all[0]);
+    assert!(tried(&all[1]).is_empty());
+    // An error of the call itself goes nowhere else.
+    assert_eq!(provider.heard().len(), 3);
+    let metrics = app.get("/metrics").await.expect(200).text();
+    let line = r#"coffer_model_fallbacks_total{provider="anthropic",reason="overloaded"} 1"#;
+    assert!(metrics.contains(line), "{metrics}");
+    // A model that the project does not allow is no fallback.
+    let policy = json!({"fallbacks": fallbacks, "allow": [MODEL]});
+    app.put("/api/v1/model-policy", policy).await.expect(200);
+    assert_eq!(ask(&app, MESSAGES, &message(400)).await.status, 529);
+    for bad in [
+        json!([{"provider": "anthropic"}]),
+        json!([{"provider": "nobody", "secret": "two"}]),
+        json!([{"provider": "anthropic", "url": "http://10.0.0.7/"}]),
+        json!([{"provider": "anthropic", "url": "https://u:p@example.com/"}]),
+        json!(vec![json!({"provider": "anthropic", "secret": "two"}); 13]),
+    ] {
+        let refused = app.put("/api/v1/model-policy", json!({"fallbacks": bad})).await;
+        assert!([400, 422].contains(&refused.status), "{}", refused.text());
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_fails_rests_and_a_wrong_request_goes_nowhere_else() {
+    let provider = overloaded(503).await;
+    let mut app = gateway(&provider).await;
+    app.put("/api/v1/secrets/two", json!({"value": "second"})).await.expect(201);
+    grant(&mut app, None).await;
+    let fallbacks = json!([{"provider": "anthropic", "secret": "two"}]);
+    app.put("/api/v1/model-policy", json!({"fallbacks": fallbacks})).await.expect(200);
+    for _ in 0..6 {
+        assert_eq!(ask(&app, MESSAGES, &message(1)).await.status, 200);
+    }
+    let all = settled(&app).await;
+    let first = |call: &Value| tried(call)[0].0.clone();
+    assert_eq!(first(&all[5]), "failed");
+    assert_eq!(first(&all[0]), "paused", "after five failures in a row it is left alone");
+    let to_first = provider.heard().iter().filter(|(head, _)| head.contains(KEY)).count();
+    assert_eq!(to_first, 5);
+
+    // 400 is about the request: no other place would do better.
+    let provider = overloaded(400).await;
+    let mut app = gateway(&provider).await;
+    app.put("/api/v1/secrets/two", json!({"value": "second"})).await.expect(201);
+    grant(&mut app, None).await;
+    app.put("/api/v1/model-policy", json!({"fallbacks": fallbacks})).await.expect(200);
+    assert_eq!(ask(&app, MESSAGES, &message(1)).await.status, 400);
+    assert_eq!(provider.heard().len(), 1);
+}

@@ -1,10 +1,11 @@
 //! The records of calls.
 
+use coffer_core::model::ModelTry;
 use coffer_core::{AgentId, Millis, ModelCallId, ProjectId, RunId, SandboxId, TaskId};
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use crate::columns::{id, optional_id, optional_text, text};
+use crate::columns::{from_json, id, optional_id, optional_text, text};
 use crate::error::Doing;
 use crate::select::Select;
 use crate::{ProjectScope, Scope as _, Store, StoreError};
@@ -12,7 +13,7 @@ use crate::{ProjectScope, Scope as _, Store, StoreError};
 const READ: &str = "read calls of models";
 const COLUMNS: &str = "id, project_id, sandbox_id, agent_id, task_id, run_id, provider, kind, model, answered_by, \
                        outcome, status, reserved_nanos, input_tokens, cached_tokens, cache_write_tokens, \
-                       output_tokens, cost_nanos, is_estimated, began_ms, first_byte_ms, ended_ms, error";
+                       output_tokens, cost_nanos, is_estimated, began_ms, first_byte_ms, ended_ms, error, tries";
 
 /// A call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct ModelCallRow {
     pub first_byte_ms: Option<Millis>,
     pub ended_ms: Option<Millis>,
     pub error: Option<String>,
+    /// Empty if the first try was the only one.
+    pub tries: Vec<ModelTry>,
 }
 
 /// The bodies of a call.
@@ -155,5 +158,9 @@ fn read(row: &AnyRow) -> Result<ModelCallRow, StoreError> {
         first_byte_ms: maybe("first_byte_ms")?,
         ended_ms: maybe("ended_ms")?,
         error: optional_text(row, "error")?,
+        tries: match optional_text(row, "tries")? {
+            Some(tries) => from_json(&tries, "tries")?,
+            None => Vec::new(),
+        },
     })
 }

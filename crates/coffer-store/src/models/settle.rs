@@ -1,6 +1,6 @@
 //! Settles calls that have ended, and records refused ones.
 
-use coffer_core::model::Used;
+use coffer_core::model::{ModelTry, Used};
 use coffer_core::{AgentId, Millis, ModelCallId, ProjectId, SandboxId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
@@ -49,6 +49,8 @@ pub struct Settled {
     pub first_byte_ms: Option<Millis>,
     pub error: Option<String>,
     pub bodies: Option<ModelBodies>,
+    /// Empty if the first try was the only one.
+    pub tries: Vec<ModelTry>,
 }
 
 /// Whose usage a call is.
@@ -91,8 +93,8 @@ impl Store {
                     "UPDATE model_calls SET outcome = $1, status = $2, input_tokens = $3, cached_tokens = $4,
                          cache_write_tokens = $5, output_tokens = $6, cost_nanos = $7, is_estimated = $8,
                          answered_by = $9, first_byte_ms = $10, error = $11, ended_ms = $12,
-                         request_sealed = $13, answer_sealed = $14
-                     WHERE id = $15 AND ended_ms IS NULL
+                         request_sealed = $13, answer_sealed = $14, tries = $15
+                     WHERE id = $16 AND ended_ms IS NULL
                      RETURNING project_id, sandbox_id, agent_id",
                 )
                 .bind(end.outcome.as_str())
@@ -109,6 +111,7 @@ impl Store {
                 .bind(now_ms())
                 .bind(request)
                 .bind(answer)
+                .bind((!end.tries.is_empty()).then(|| crate::columns::json(&end.tries)))
                 .bind(call)
                 .fetch_optional(&mut *connection)
                 .await

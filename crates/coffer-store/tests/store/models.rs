@@ -45,6 +45,7 @@ fn call(grant: &GrantRow, least: i64, most: i64) -> NewCall {
 
 fn end(cost: i64) -> Settled {
     Settled {
+        tries: Vec::new(),
         outcome: CallOutcome::Answered,
         status: Some(200),
         used: Used { input: 10, cached: 5, output: 3, ..Used::default() },

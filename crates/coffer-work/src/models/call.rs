@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use coffer_core::event::{Event, ModelBudgetReached};
-use coffer_core::model::{Asked, Call, Prices, refusal_body};
+use coffer_core::model::{Asked, Call, refusal_body};
 use coffer_core::{BudgetPeriod, ProjectId};
 use coffer_fleet::usage::first_day;
 use coffer_shares::Place;
@@ -18,6 +18,8 @@ use super::error::ModelError;
 use super::service::{Grant, Models};
 use super::shapes::{MOST_BODY, ModelAnswer, ModelRequest, whole};
 use super::upstream::Upstream;
+use super::ways::Way;
+use super::worth::worth;
 use coffer_core::clock::now_ms;
 
 const A_PLACE: usize = 1 << 20;
@@ -25,8 +27,6 @@ const A_PLACE: usize = 1 << 20;
 const MOST_VALUES: usize = 2_000_000;
 /// How long a call waits for others that hold the rest of a budget.
 const HELD_FOR: Duration = Duration::from_secs(300);
-/// The shortest answer that a call is limited to near the end of a budget.
-const SHORTEST_ANSWER: u64 = 512;
 /// Refused calls of a grant that are recorded; more only count in metrics.
 const MOST_REFUSALS: u32 = 50;
 
@@ -84,14 +84,14 @@ impl Models {
         let Entered { grant, place, memory } = entered;
         let call = Call::read(&request.method, &request.path, request.query.as_deref())?;
         let key = grant.row.keys.get(&call.provider).ok_or(ModelError::NoKey(call.provider))?;
-        let values = self.store.secret_values(grant.row.project).await?;
-        let upstream = Upstream::of(&self.settings, call.provider, key, &values)?;
+        let secrets = self.store.secret_values(grant.row.project).await?;
+        let upstream = Upstream::of(&self.settings, call.provider, key, &secrets)?;
         let held = carry::Held { _place: place, memory };
         if !call.kind.has_body() {
             let order = carry::Order {
+                ways: vec![Way::first(upstream, call.clone(), key)],
                 call,
                 asked: None,
-                upstream,
                 headers: request.headers,
                 reserved: None,
                 keeps: false,
@@ -110,15 +110,28 @@ impl Models {
         let mut asked = Asked::read(&call, &request.body)?;
         drop(request.body);
         let policy = self.store.model_policy(&grant.scope).await?.policy;
+        let mut ways = vec![Way::first(upstream, call.clone(), key)];
+        ways.extend(self.ways(&policy, (&call, &asked), key, &secrets));
         let mut reserved = None;
         if call.kind.is_billed() {
             let mut new = self.new_call(&grant, &call, &asked).await?;
+            new.worth = self.worth_of_all(new.worth, &call, &ways);
             let checked = match policy.allows(&asked.model) {
                 true => self.reserve(&grant, &mut new, &mut asked).await,
                 false => Err(ModelError::NotAllowed(asked.model.clone())),
             };
             match checked {
-                Ok(taken) => reserved = Some(taken),
+                Ok(taken) => {
+                    reserved = Some(taken);
+                    if let Some(most) = asked.most_output {
+                        // Near the end of a budget the answer became shorter, whoever gives it.
+                        for other in ways.iter_mut().filter_map(|way| way.asked.as_mut()) {
+                            if other.most_output.is_none_or(|own| own > most) {
+                                other.limit_output(most);
+                            }
+                        }
+                    }
+                }
                 Err(error) => {
                     self.note_refusal(&grant, new, &error).await;
                     return Err(error);
@@ -130,7 +143,7 @@ impl Models {
         let order = carry::Order {
             call,
             asked: Some(asked),
-            upstream,
+            ways,
             headers: request.headers,
             reserved,
             keeps: policy.keep_bodies,
@@ -271,24 +284,6 @@ impl Models {
     }
 }
 
-/// What a call can cost.
-fn worth(prices: &Prices, call: &Call, asked: &Asked) -> Worth {
-    let Some(price) = prices.of(&asked.model).filter(|_| asked.foreign_tool.is_none()) else {
-        return Worth::Unknown;
-    };
-    let output = price.answer(asked);
-    // An answer must have room for the thinking that the request asks for.
-    let least = match asked.thinking {
-        0 => SHORTEST_ANSWER,
-        thinking => thinking.saturating_add(SHORTEST_ANSWER),
-    };
-    let most = |output| prices.most(call.provider, asked, output);
-    match (most(output), most(least.min(output))) {
-        (Some(most), Some(least)) => Worth::Between { least, most },
-        _ => Worth::Unknown,
-    }
-}
-
 const fn whose(limit: ModelLimit) -> &'static str {
     match limit {
         ModelLimit::Work => "the task's",
@@ -320,29 +315,4 @@ fn refused(provider: Option<coffer_core::model::Provider>, error: &ModelError) -
         _ => drop(headers.insert("x-should-retry", HeaderValue::from_static("false"))),
     }
     ModelAnswer { status, headers, body: whole(body.into()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_model_or_tool_has_no_worth() {
-        let prices = Prices::built_in();
-        let of = |body: &str| {
-            let call = Call::read("POST", "/anthropic/v1/messages", None).unwrap();
-            worth(&prices, &call, &Asked::read(&call, body.as_bytes()).unwrap())
-        };
-        let Worth::Between { least, most } = of(r#"{"model":"claude-haiku-4-5","max_tokens":64000}"#) else {
-            panic!("it has a price")
-        };
-        assert!(least < most);
-        let thinks = r#"{"model":"claude-haiku-4-5","max_tokens":64000,"thinking":{"budget_tokens":32000}}"#;
-        assert!(matches!(of(thinks), Worth::Between { least: more, .. } if more > least));
-        assert_eq!(of(r#"{"model":"gpt-unknown"}"#), Worth::Unknown);
-        assert_eq!(
-            of(r#"{"model":"claude-haiku-4-5","tools":[{"type":"code_execution_1"}]}"#),
-            Worth::Unknown
-        );
-    }
 }

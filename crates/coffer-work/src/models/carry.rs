@@ -9,20 +9,22 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use coffer_core::Millis;
-use coffer_core::model::{AnswerReader, Asked, Call, Read, Used, refusal_body};
+use coffer_core::model::{AnswerReader, Asked, Call, ModelTry, Read, Used, refusal_body};
 use coffer_core::{ModelCallId, ProjectId};
 use coffer_http::{Failure, Pieces};
 use coffer_shares::Place;
 use coffer_store::{CallOutcome, ModelBodies, Settled};
 use coffer_telemetry::ModelCalled;
+use http::Response;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Method, Request, Response};
-use http_body_util::Full;
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument as _;
 
+use super::fallback::{self, Outgoing, Tried};
 use super::service::{Grant, Models};
 use super::shapes::{ModelAnswer, whole};
-use super::upstream::{Upstream, shown};
+use super::upstream::shown;
+use super::ways::Way;
 use coffer_core::clock::now_ms;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
@@ -54,12 +56,26 @@ pub(super) struct Taken {
 pub(super) struct Order {
     pub(super) call: Call,
     pub(super) asked: Option<Asked>,
-    pub(super) upstream: Upstream,
+    /// Where it may go, its own provider first; never empty.
+    pub(super) ways: Vec<Way>,
     pub(super) headers: HeaderMap,
     /// `None` for calls that cost nothing and are not recorded.
     pub(super) reserved: Option<Taken>,
     /// Whether the project keeps bodies.
     pub(super) keeps: bool,
+}
+
+impl Order {
+    fn outgoing(&self, grant: &Grant) -> Outgoing<'_> {
+        Outgoing {
+            project: grant.row.project,
+            provider: self.call.provider,
+            asked: self.asked.as_ref(),
+            headers: &self.headers,
+            ways: &self.ways,
+            reserved_nanos: self.reserved.map(|taken| taken.nanos),
+        }
+    }
 }
 
 /// How carrying ended.
@@ -72,6 +88,9 @@ struct Ended {
     first_byte_ms: Option<Millis>,
     error: Option<String>,
     answer: String,
+    /// The model that was asked at last, if it is another one.
+    other: Option<String>,
+    tries: Vec<ModelTry>,
 }
 
 impl Ended {
@@ -84,6 +103,8 @@ impl Ended {
             first_byte_ms: None,
             error: Some(error),
             answer: String::new(),
+            other: None,
+            tries: Vec::new(),
         }
     }
 }
@@ -94,7 +115,14 @@ pub(super) async fn begin(models: &Arc<Models>, grant: &Arc<Grant>, order: Order
     let (head, heard) = oneshot::channel();
     let (models, grant) = (models.clone(), grant.clone());
     let tasks = models.tasks.clone();
-    tasks.spawn(async move { carry(&models, &grant, order, held, head).await });
+    let row = &grant.row;
+    let span = tracing::info_span!(
+        "model call",
+        sandbox.id = %row.sandbox,
+        run.id = row.run.map(tracing::field::display),
+        task.id = row.task.map(tracing::field::display),
+    );
+    tasks.spawn(async move { carry(&models, &grant, order, held, head).await }.instrument(span));
     heard.await.unwrap_or_else(|_| {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -106,20 +134,26 @@ pub(super) async fn begin(models: &Arc<Models>, grant: &Arc<Grant>, order: Order
 async fn carry(
     models: &Models,
     grant: &Grant,
-    order: Order,
+    mut order: Order,
     mut held: Held,
     head: oneshot::Sender<ModelAnswer>,
 ) {
     let began = Instant::now();
     let body = order.asked.as_ref().map(Asked::body).unwrap_or_default();
     let kept = order.keeps.then(|| cut(&String::from_utf8_lossy(&body)));
-    let sent = send(models, &order, body).await;
-    if let Ok(answer) = &sent {
+    drop(body);
+    let Tried { sent, way, tries } = fallback::send(models, order.outgoing(grant)).await;
+    // From here on only the one that answers counts.
+    order.ways.swap(0, way);
+    order.ways.truncate(1);
+    if way == 0
+        && let Ok(answer) = &sent
+    {
         grant.refused_keys.count(order.call.provider, answer.status().as_u16());
     }
     // The request is sent: its memory is free.
     held.memory.clear();
-    let (ended, rest) = match sent {
+    let (mut ended, rest) = match sent {
         Err(failure) => {
             let why = format!("the provider does not answer: {}", coffer_core::chain(&failure));
             // A call that took too long may have been charged.
@@ -133,6 +167,8 @@ async fn carry(
         Ok(answer) if answer.status().is_success() => pass_on(models, grant, &order, answer, head).await,
         Ok(answer) => complain(&order, answer, head).await,
     };
+    ended.other = order.ways[0].asked.as_ref().map(|asked| asked.model.clone());
+    ended.tries = tries;
     settle(models, grant, &order, ended, kept, began).await;
     grant.settled.notify_waiters();
     // The agent sees the end of its answer when the call is settled.
@@ -159,18 +195,6 @@ impl Rest {
     }
 }
 
-async fn send(models: &Models, order: &Order, body: Vec<u8>) -> Result<Response<Pieces>, Failure> {
-    let upstream = &order.upstream;
-    let mut request = Request::new(Full::new(Bytes::from(body)));
-    *request.method_mut() = if order.call.kind.has_body() { Method::POST } else { Method::GET };
-    *request.uri_mut() = upstream.path(&order.call).parse().map_err(|_| Failure::Name)?;
-    *request.headers_mut() = upstream.headers(order.call.provider, &order.headers);
-    let connection = models.client.connect(&upstream.address, upstream.check(), CONNECT_WITHIN).await?;
-    let patience = Duration::from(models.settings.timeout);
-    let answered = tokio::time::timeout(patience, connection.begin(request)).await;
-    answered.unwrap_or(Err(Failure::Timeout(patience)))
-}
-
 /// Passes an error of the provider on, without the key should it quote it.
 async fn complain(
     order: &Order,
@@ -180,7 +204,7 @@ async fn complain(
     let (parts, pieces) = answer.into_parts();
     let status = parts.status.as_u16();
     let body = pieces.whole(MOST_ERROR, CONNECT_WITHIN).await.unwrap_or_default();
-    let text = order.upstream.without_key(&String::from_utf8_lossy(&body));
+    let text = order.ways[0].upstream.without_key(&String::from_utf8_lossy(&body));
     let message = serde_json::from_str::<serde_json::Value>(&text).ok();
     let message = message.as_ref().and_then(|json| json["error"]["message"].as_str()).unwrap_or(&text);
     let error: String = message.chars().take(300).collect();
@@ -270,6 +294,8 @@ async fn pass_on(
         first_byte_ms,
         error,
         answer,
+        other: None,
+        tries: Vec::new(),
     };
     let outcome = if is_heard { CallOutcome::Answered } else { CallOutcome::Aborted };
     match broken {
@@ -343,13 +369,14 @@ async fn settle(
     began: Instant,
 ) {
     let (Some(taken), Some(asked)) = (order.reserved, &order.asked) else { return };
-    let Ended { outcome, status, read, is_unknown, first_byte_ms, error, answer } = ended;
+    let Ended { outcome, status, read, is_unknown, first_byte_ms, error, answer, other, tries } = ended;
     let provider = order.call.provider;
     let used = read.used;
     // By the model that answered, if it has a price.
     let answered = read.model.as_deref().filter(|model| models.prices.of(model).is_some());
-    let model = answered.unwrap_or(&asked.model);
-    let priced = models.prices.of(&asked.model).is_some() || answered.is_some();
+    let sent = other.as_deref().unwrap_or(&asked.model);
+    let model = answered.unwrap_or(sent);
+    let priced = models.prices.of(sent).is_some() || answered.is_some();
     let is_fast = asked.is_fast;
     let cost_nanos = match (priced, is_unknown) {
         (true, true) => Some(taken.nanos),
@@ -359,7 +386,7 @@ async fn settle(
     };
     models.telemetry.metrics.model_called(&ModelCalled {
         provider: provider.as_str(),
-        model: models.label_of(&asked.model),
+        model: models.label_of(sent),
         agent: grant.row.preset.as_str(),
         outcome: outcome.as_str(),
         input: used.all_input().saturating_sub(used.cached),
@@ -376,10 +403,11 @@ async fn settle(
         used,
         cost_nanos,
         is_estimated: is_unknown,
-        answered_by: read.model,
+        answered_by: read.model.or(other),
         first_byte_ms,
         error,
         bodies,
+        tries,
     };
     let project = grant.row.project;
     let mut pause = Duration::from_millis(200);

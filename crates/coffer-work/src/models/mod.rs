@@ -11,12 +11,15 @@
 mod call;
 mod carry;
 mod error;
+mod fallback;
 mod pace;
 mod refused_keys;
 mod service;
 mod settings;
 mod shapes;
 mod upstream;
+mod ways;
+mod worth;
 
 pub use call::Entered;
 pub use error::ModelError;

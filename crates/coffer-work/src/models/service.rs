@@ -24,6 +24,7 @@ use super::pace::Pace;
 use super::refused_keys::RefusedKeys;
 use super::settings::{ModelConfig, ModelSettings};
 use super::upstream::Upstream;
+use super::ways::Places;
 
 /// The prefix that distinguishes passes from keys.
 const MARK: &str = "cofmodel_";
@@ -49,6 +50,7 @@ pub struct Models {
     /// This server's own address, as `http://127.0.0.1:3000`.
     here: String,
     grants: Mutex<HashMap<String, Arc<Grant>>>,
+    pub(super) places: Places,
 }
 
 /// A grant in this process.
@@ -144,6 +146,7 @@ impl Models {
             settings: config.settings,
             tasks: TaskTracker::new(),
             grants: Mutex::default(),
+            places: Places::default(),
             store,
             fleet,
             telemetry,

@@ -2,7 +2,7 @@
 
 use coffer_core::model::{Prices, Provider};
 use coffer_core::settings::Period;
-use coffer_http::Address;
+use coffer_http::{Address, PrivateHosts};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,9 @@ pub struct ModelSettings {
     pub gemini_url: Option<String>,
     /// A file with prices of models, as JSON; its entries win over those in the program.
     pub prices: Option<String>,
+    /// Hosts of projects' fallbacks that may be at private addresses and in plain HTTP, as `proxy.example.com` or
+    /// `10.0.0.7:8080`. All others must be public and HTTPS.
+    pub private_hosts: Vec<String>,
     /// How long a provider may take to begin its answer, and may then be silent.
     pub timeout: Period,
 }
@@ -33,6 +36,7 @@ impl Default for ModelSettings {
             openai_url: None,
             gemini_url: None,
             prices: None,
+            private_hosts: Vec::new(),
             timeout: Period::secs(600),
         }
     }
@@ -54,6 +58,11 @@ impl ModelSettings {
         Some((address, own.is_some()))
     }
 
+    /// The hosts that fallbacks may have besides public ones.
+    pub(super) fn hosts(&self) -> PrivateHosts {
+        PrivateHosts::parse(self.private_hosts.iter().map(String::as_str)).unwrap_or_default()
+    }
+
     /// Checks the settings: the key that is wrong, and why.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         for (key, provider) in [
@@ -66,6 +75,12 @@ impl ModelSettings {
             if !fits {
                 return Err((key, "must be a URL such as https://proxy.example.com/anthropic"));
             }
+        }
+        if PrivateHosts::parse(self.private_hosts.iter().map(String::as_str)).is_err() {
+            return Err((
+                "models.private_hosts",
+                "must be names or addresses of hosts, with or without a port",
+            ));
         }
         if self.timeout.is_zero() {
             return Err(("models.timeout", "must be more than 0"));
@@ -102,6 +117,8 @@ mod tests {
         assert_eq!((address.host(), address.path(), own), ("10.0.0.7", "/openai", true));
         let (address, own) = settings.address(Provider::Anthropic).unwrap();
         assert_eq!((address.host(), own), ("api.anthropic.com", false));
+        let settings = ModelSettings { private_hosts: vec!["a b".into()], ..ModelSettings::default() };
+        assert_eq!(settings.check().unwrap_err().0, "models.private_hosts");
         for bad in ["", "api.openai.com", "ftp://a", "https://a/?b=c", "https://u:p@a"] {
             let settings = ModelSettings { gemini_url: Some(bad.into()), ..ModelSettings::default() };
             assert_eq!(settings.check().unwrap_err().0, "models.gemini_url", "{bad}");

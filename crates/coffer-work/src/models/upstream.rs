@@ -42,8 +42,10 @@ const ANTHROPIC_VERSION: &str = "2023-06-01";
 /// A provider's address with a key that may be sent there.
 pub(super) struct Upstream {
     pub(super) address: Address,
-    /// Whether the operator named the address.
-    is_own: bool,
+    /// Whether the operator named the address, or vouches for its host.
+    is_vouched: bool,
+    /// Whether it is the provider's usual place, or the operator's for it.
+    pub(super) is_own: bool,
     key: Secret,
     header: KeyHeader,
 }
@@ -57,7 +59,17 @@ impl Upstream {
         values: &SecretValues,
     ) -> Result<Self, ModelError> {
         let missing = || ModelError::NoSecret(key.secret.clone());
-        let (address, is_own) = settings.address(provider).ok_or_else(missing)?;
+        let place = settings.address(provider).ok_or_else(missing)?;
+        Ok(Self { is_own: true, ..Self::at(place, key, values)? })
+    }
+
+    /// Another address, if the secret may be sent there.
+    pub(super) fn at(
+        (address, is_vouched): (Address, bool),
+        key: &ModelKey,
+        values: &SecretValues,
+    ) -> Result<Self, ModelError> {
+        let missing = || ModelError::NoSecret(key.secret.clone());
         let secret = values.get(&key.secret).ok_or_else(missing)?;
         if let Some(hosts) = &secret.hosts {
             let host = HostName::parse(address.host()).ok();
@@ -72,12 +84,12 @@ impl Upstream {
         if HeaderValue::from_str(value.reveal().trim()).is_err() {
             return Err(ModelError::NoHeader(key.secret.clone()));
         }
-        Ok(Self { address, is_own, key: value, header: key.header })
+        Ok(Self { address, is_vouched, is_own: false, key: value, header: key.header })
     }
 
     /// What may be dialled: the operator's own place wherever it is, and else only public addresses.
     pub(super) fn check(&self) -> Check<'static> {
-        if self.is_own {
+        if self.is_vouched {
             return &anywhere;
         }
         &|address| {
