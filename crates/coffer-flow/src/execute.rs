@@ -171,7 +171,7 @@ async fn begin_unwinding(run: &mut Run, why: Unwinding, failure: &RunFailure) ->
 
 async fn end(run: &Run, kind: &dyn Kind, end: RunEnd) -> Result<(), JournalError> {
     persist(&run.alive, || run.store.end_run(&run.hold, &end)).await?;
-    kind.ended(end.state());
+    kind.ended(&run.row, end.state());
     Ok(())
 }
 

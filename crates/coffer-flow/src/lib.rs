@@ -38,7 +38,7 @@ mod settings;
 mod step;
 pub mod task;
 
-use coffer_store::RunState;
+use coffer_store::{RunRow, RunState};
 pub use error::{StepError, Stop};
 pub use run::Run;
 pub use runner::Runner;
@@ -57,5 +57,5 @@ pub trait Kind: Send + Sync + 'static {
 
     /// Called when a run of this kind has ended and that is recorded. Not called for runs that end in the
     /// queue.
-    fn ended(&self, _how: RunState) {}
+    fn ended(&self, _run: &RunRow, _how: RunState) {}
 }

@@ -30,8 +30,9 @@ use tokio_util::task::TaskTracker;
 use coffer_http::breaker::Breaker;
 use metrics::Outcome;
 pub use metrics::{Labels, Level, Levels, Metrics, ModelCalled, Snapshotted, label};
+pub use otlp::Value;
 pub use settings::{BadTraceSetting, MetricsSettings, TraceSettings};
-pub use trace::{Active, Traces, Whose, current, parse_traceparent, within};
+pub use trace::{Active, RecordedIds, Traces, Whose, current, parse_traceparent, within};
 
 /// How long a stop waits for spans to be sent.
 const LAST_SPANS: Duration = Duration::from_secs(5);

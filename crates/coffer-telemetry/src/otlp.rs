@@ -140,6 +140,12 @@ impl From<String> for Value {
     }
 }
 
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
 impl From<i64> for Value {
     fn from(number: i64) -> Self {
         Self::Whole(number)

@@ -143,6 +143,26 @@ impl Traces {
         life
     }
 
+    /// A span of something that is on record: `ids` names it, and always gives the same span.
+    pub fn recorded(&self, ids: RecordedIds<'_>, name: String, began_ms: Millis, ended_ms: Millis) -> Active {
+        if !self.are_on() {
+            return Active(None);
+        }
+        let root = derived(ids.trace);
+        let own = ids.span.map_or(root, |span| SpanContext { span: derived(span).span, ..root });
+        let parent = ids.span.map(|_| match ids.parent {
+            Some(parent) => SpanContext { span: derived(parent).span, ..root },
+            None => root,
+        });
+        let mut span = self.begin(name, own, parent, SpanKind::Internal);
+        if let Some(open) = &mut span.0 {
+            open.span.start_time_unix_nano = nanos(began_ms);
+            let took = u64::try_from(ended_ms.saturating_sub(began_ms)).unwrap_or(0);
+            open.took = Some(std::time::Duration::from_millis(took));
+        }
+        span
+    }
+
     fn begin(&self, name: String, own: SpanContext, parent: Option<SpanContext>, kind: SpanKind) -> Active {
         let span = Span {
             trace_id: own.trace.to_vec(),
@@ -171,9 +191,24 @@ pub struct Whose {
     pub agent: Option<AgentId>,
 }
 
+/// What the ids of a span are made of.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordedIds<'a> {
+    pub trace: &'a str,
+    /// `None` for the root.
+    pub span: Option<&'a str>,
+    /// `None` for the root as parent.
+    pub parent: Option<&'a str>,
+}
+
 /// The root of a sandbox's trace; always the same.
 fn root(sandbox: SandboxId) -> SpanContext {
-    let digest = Sha256::digest(sandbox.to_string());
+    derived(&sandbox.to_string())
+}
+
+/// The ids that a name gives; always the same.
+fn derived(name: &str) -> SpanContext {
+    let digest = Sha256::digest(name);
     let mut context = SpanContext { trace: [0; 16], span: [0; 8] };
     context.trace.copy_from_slice(&digest[..16]);
     context.span.copy_from_slice(&digest[16..24]);

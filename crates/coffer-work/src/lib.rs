@@ -20,6 +20,7 @@ pub mod models;
 pub mod results;
 pub mod reviews;
 pub mod schedules;
+mod spans;
 pub mod tasks;
 pub mod triggers;
 pub mod webhooks;

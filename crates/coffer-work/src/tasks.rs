@@ -2,18 +2,24 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coffer_core::settings::Period;
 use coffer_core::sync::Mutex;
 use coffer_flow::compete::Arena;
 use coffer_flow::task::Workshop;
 use coffer_flow::{Kind, Run, Runner, Settings, Stop};
-use coffer_store::{RunState, Slots, Store, StoreError};
+use coffer_store::{RunRow, RunState, Slots, Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
 
+use crate::spans;
 use coffer_telemetry::Telemetry;
+
+/// How long a stop waits for traces of runs that have just ended.
+const LAST_TRACES: Duration = Duration::from_secs(5);
 
 /// `[tasks]`: how many attempts at tasks may run at once, over all servers of one database; others are queued. And how
 /// long one waits for a person.
@@ -63,6 +69,8 @@ impl fmt::Debug for OtherArena {
 struct Counted {
     kind: Arc<dyn Kind>,
     telemetry: Arc<Telemetry>,
+    store: Store,
+    telling: TaskTracker,
 }
 
 #[async_trait::async_trait]
@@ -78,9 +86,13 @@ impl Kind for Counted {
         self.kind.execute(run).await
     }
 
-    fn ended(&self, how: RunState) {
+    fn ended(&self, run: &RunRow, how: RunState) {
         self.telemetry.metrics.run_ended(self.name(), how);
-        self.kind.ended(how);
+        self.kind.ended(run, how);
+        if self.telemetry.traces.are_on() {
+            let (store, telemetry, id) = (self.store.clone(), self.telemetry.clone(), run.id);
+            self.telling.spawn(async move { spans::tell(&store, &telemetry, id).await });
+        }
     }
 }
 
@@ -89,6 +101,8 @@ impl Kind for Counted {
 pub struct Tasks {
     wake: Arc<Notify>,
     runner: Mutex<Option<Runner>>,
+    /// Traces of runs that are being put together.
+    telling: TaskTracker,
 }
 
 impl Tasks {
@@ -100,12 +114,16 @@ impl Tasks {
         kinds: Vec<Arc<dyn Kind>>,
         telemetry: &Arc<Telemetry>,
     ) -> Result<Self, StoreError> {
-        let counted = |kind| -> Arc<dyn Kind> { Arc::new(Counted { kind, telemetry: telemetry.clone() }) };
+        let telling = TaskTracker::new();
+        let counted = |kind| -> Arc<dyn Kind> {
+            let (telemetry, store, telling) = (telemetry.clone(), store.clone(), telling.clone());
+            Arc::new(Counted { kind, telemetry, store, telling })
+        };
         let kinds: Vec<Arc<dyn Kind>> = kinds.into_iter().map(counted).collect();
         let slots = Slots { in_all: settings.in_all, per_project: settings.per_project };
         let settings = Settings { slots, ..Settings::at(place.unwrap_or_else(|| "server".into())) };
         let runner = Runner::start(store, settings, kinds).await?;
-        Ok(Self { wake: runner.waker(), runner: Mutex::new(Some(runner)) })
+        Ok(Self { wake: runner.waker(), runner: Mutex::new(Some(runner)), telling })
     }
 
     /// Makes the runner check at once.
@@ -119,5 +137,7 @@ impl Tasks {
         if let Some(runner) = runner {
             runner.stop().await;
         }
+        self.telling.close();
+        let _ = tokio::time::timeout(LAST_TRACES, self.telling.wait()).await;
     }
 }
