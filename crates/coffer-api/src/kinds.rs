@@ -224,6 +224,7 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("GET", "/api/v1/sandboxes/{id}/executions", PROJECT),
     ("GET", "/api/v1/sandboxes/{id}/logs", PROJECT),
     ("GET", "/api/v1/sandboxes/{id}/stream", PROJECT),
+    ("GET", "/api/v1/sandboxes/{id}/ws", PROJECT),
     ("GET", "/api/v1/sandboxes/{id}/processes", PROJECT),
     ("DELETE", "/api/v1/sandboxes/{id}/processes/{pid}", PROJECT),
     ("GET POST", "/api/v1/sandboxes/{id}/files", PROJECT),

@@ -182,6 +182,7 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(search::find))
         .routes(routes!(stream::follow))
         .routes(routes!(socket::open))
+        .routes(routes!(socket::open_sandbox))
         .routes(routes!(exec::exec))
         .routes(routes!(code::run))
         .routes(routes!(code::contexts::list, code::contexts::create))

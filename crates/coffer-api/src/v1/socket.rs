@@ -1,6 +1,6 @@
-//! Events as they happen, over a WebSocket.
+//! Events as they happen, and the output of a sandbox among its events, over WebSockets.
 //!
-//! The same reader as for server-sent events, with the same filters and positions. A socket holds one event at
+//! The same readers as for server-sent events, with the same filters and positions. A socket holds one message at
 //! a time: a client that reads none for long is disconnected, and reconnects with `after`.
 
 use std::sync::Arc;
@@ -12,18 +12,21 @@ use axum::response::Response;
 use coffer_core::ProjectId;
 use coffer_shares::Place;
 use coffer_store::Secret;
+use futures_util::StreamExt as _;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::events::{KeyWatch, after, wanted};
+use super::stream::Both;
 use crate::app::App;
-use crate::auth::{Caller, Read};
+use crate::auth::{Caller, NamedId, Read};
 use crate::error::ApiError;
 use crate::query::{Query, form_pairs};
 use coffer_api_types::ErrorShape;
 use coffer_api_types::events::{AfterQuery, EventQuery};
+use coffer_api_types::executions::PlaceQuery;
 use coffer_fleet::events::Reader;
 
 /// The subprotocol that clients request.
@@ -51,15 +54,33 @@ impl FromRequestParts<Arc<App>> for Anywhere {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        let shown = parts.headers.contains_key("x-api-key") || parts.headers.contains_key(AUTHORIZATION);
-        if !shown && let Some(key) = elsewhere(&parts.headers, parts.uri.query()) {
-            let mut key =
-                HeaderValue::try_from(key).map_err(|_| ApiError::bad_request("the key is not text"))?;
-            key.set_sensitive(true);
-            parts.headers.insert("x-api-key", key);
-        }
+        show_key(parts)?;
         Caller::from_request_parts(parts, app).await.map(Self)
     }
+}
+
+/// The same for a sandbox in the path.
+#[derive(Debug)]
+pub(super) struct AnywhereIn(NamedId<Read>);
+
+impl FromRequestParts<Arc<App>> for AnywhereIn {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        show_key(parts)?;
+        NamedId::from_request_parts(parts, app).await.map(Self)
+    }
+}
+
+/// Puts the key where every other request has it.
+fn show_key(parts: &mut Parts) -> Result<(), ApiError> {
+    let shown = parts.headers.contains_key("x-api-key") || parts.headers.contains_key(AUTHORIZATION);
+    if !shown && let Some(key) = elsewhere(&parts.headers, parts.uri.query()) {
+        let mut key = HeaderValue::try_from(key).map_err(|_| ApiError::bad_request("the key is not text"))?;
+        key.set_sensitive(true);
+        parts.headers.insert("x-api-key", key);
+    }
+    Ok(())
 }
 
 /// The key among the subprotocols, or in the query as `api_key`.
@@ -99,18 +120,90 @@ pub(super) async fn open(
     Query(position): Query<AfterQuery>,
     upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
-    let upgrade = upgrade.map_err(|error| {
-        ApiError::bad_request(format!("this route is a WebSocket: {}", error.body_text()))
-            .hint("GET /api/v1/events/stream sends the same as server-sent events")
-    })?;
+    let upgrade = upgrade.map_err(|error| no_socket(&error.body_text(), "/api/v1/events/stream"))?;
     let after = after(&headers, &position)?;
     let room = app.sockets.try_take(caller.scope.project()).map_err(ApiError::busy)?;
     app.fleet.recorded().await;
     let reader = app.events.reader(caller.scope, after, wanted(query)).await.map_err(ApiError::store)?;
     let key = caller.key;
-    let upgrade =
-        upgrade.max_message_size(LONGEST_MESSAGE).max_frame_size(LONGEST_MESSAGE).protocols([PROTOCOL]);
-    Ok(upgrade.on_upgrade(move |socket| tell(app, socket, reader, key, room)))
+    Ok(bounded(upgrade).on_upgrade(move |socket| tell(app, socket, Source::Events(reader), key, room)))
+}
+
+fn no_socket(why: &str, instead: &str) -> ApiError {
+    ApiError::bad_request(format!("this route is a WebSocket: {why}"))
+        .hint(format!("GET {instead} sends the same as server-sent events"))
+}
+
+fn bounded(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
+    upgrade.max_message_size(LONGEST_MESSAGE).max_frame_size(LONGEST_MESSAGE).protocols([PROTOCOL])
+}
+
+/// Events and output of one sandbox in order, over a WebSocket: one text message of JSON for each.
+///
+/// A message is `{"id": "12-3456", "kind": "output", "data": {…}}`: `data` is an event, or for the kind `output` a piece of
+/// output, and `id` is a position in both, to resume from as `after`. Order and positions are those of
+/// `/sandboxes/{id}/stream`; the key may be where `/events/ws` takes it.
+#[utoipa::path(
+    get, path = "/api/v1/sandboxes/{id}/ws", tag = "logs",
+    params(
+        ("id" = String, Path),
+        ("api_key" = Option<String>, Query, description = "for clients that cannot set headers"),
+        PlaceQuery
+    ),
+    responses(
+        (status = 101, description = "the socket is open"),
+        (status = 400, body = ErrorShape, description = "also: this is not a WebSocket")
+    )
+)]
+pub(super) async fn open_sandbox(
+    State(app): State<Arc<App>>,
+    AnywhereIn(named): AnywhereIn,
+    headers: HeaderMap,
+    Query(query): Query<PlaceQuery>,
+    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+) -> Result<Response, ApiError> {
+    // First of all, so that others learn nothing of it.
+    let both = Both::open(&app, &named, &headers, &query).await?;
+    let stream = format!("/api/v1/sandboxes/{}/stream", named.id);
+    let upgrade = upgrade.map_err(|error| no_socket(&error.body_text(), &stream))?;
+    let room = app.sockets.try_take(named.caller.scope.project()).map_err(ApiError::busy)?;
+    let key = named.caller.key;
+    let source = Source::Sandbox(Box::new(both));
+    Ok(bounded(upgrade).on_upgrade(move |socket| tell(app, socket, source, key, room)))
+}
+
+/// What a socket tells.
+enum Source {
+    Events(Reader),
+    Sandbox(Box<Both>),
+}
+
+impl Source {
+    /// From where a client can resume.
+    fn place(&self) -> String {
+        match self {
+            Self::Events(reader) => reader.position().to_string(),
+            Self::Sandbox(both) => both.id(),
+        }
+    }
+
+    /// The next message; the place before it, if that has moved on; and the place after it. `None` when the server stops.
+    async fn next(&mut self) -> Option<(String, Option<String>, String)> {
+        match self {
+            Self::Events(reader) => {
+                let event = reader.next().await?;
+                let text = serde_json::to_string(&coffer_fleet::events::render(&event));
+                let text = text.expect("an event is plain data");
+                Some((text, Some((event.sequence - 1).to_string()), event.sequence.to_string()))
+            }
+            Self::Sandbox(both) => {
+                let (kind, data) = both.next().await?;
+                let kind = serde_json::Value::from(kind);
+                let id = both.id();
+                Some((format!(r#"{{"id":"{id}","kind":{kind},"data":{data}}}"#), None, id))
+            }
+        }
+    }
 }
 
 /// Why a socket is closed.
@@ -121,10 +214,10 @@ enum Over {
     Gone,
 }
 
-async fn tell(app: Arc<App>, mut socket: WebSocket, mut reader: Reader, key: Secret, room: Place<ProjectId>) {
-    let mut position = reader.position();
+async fn tell(app: Arc<App>, mut socket: WebSocket, source: Source, key: Secret, room: Place<ProjectId>) {
+    let mut position = source.place();
     let key = KeyWatch::new(&app.store, key);
-    let over = follow(&mut socket, &mut reader, key, &mut position).await;
+    let over = follow(&mut socket, source, key, &mut position).await;
     let (code, reason) = match over {
         Over::Gone => (None, String::new()),
         Over::Stopping => {
@@ -142,19 +235,25 @@ async fn tell(app: Arc<App>, mut socket: WebSocket, mut reader: Reader, key: Sec
     drop(room);
 }
 
-async fn follow(socket: &mut WebSocket, reader: &mut Reader, mut key: KeyWatch, position: &mut i64) -> Over {
+async fn follow(socket: &mut WebSocket, source: Source, mut key: KeyWatch, position: &mut String) -> Over {
+    // A stream, so that a message that is being read goes on after a ping.
+    let messages = futures_util::stream::unfold(source, async |mut source| {
+        source.next().await.map(|message| (message, source))
+    });
+    let mut messages = std::pin::pin!(messages);
     let mut heartbeat = interval(HEARTBEAT);
     heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     heartbeat.reset();
     let mut heard = Instant::now();
     loop {
         let message = tokio::select! {
-            event = reader.next() => match event {
+            next = messages.next() => match next {
                 None => return Over::Stopping,
-                Some(event) => {
-                    let text = serde_json::to_string(&coffer_fleet::events::render(&event)).expect("an event is plain data");
-                    *position = event.sequence - 1;
-                    Some((Message::Text(text.into()), event.sequence))
+                Some((text, before, after)) => {
+                    if let Some(before) = before {
+                        *position = before;
+                    }
+                    Some((Message::Text(text.into()), after))
                 }
             },
             received = socket.recv() => match received {
@@ -168,7 +267,7 @@ async fn follow(socket: &mut WebSocket, reader: &mut Reader, mut key: KeyWatch, 
                 if heard.elapsed() > SILENT {
                     return Over::TooSlow;
                 }
-                Some((Message::Ping(axum::body::Bytes::new()), *position))
+                Some((Message::Ping(axum::body::Bytes::new()), position.clone()))
             }
             () = key.revoked() => return Over::Revoked,
         };

@@ -40,7 +40,7 @@ fn parse(text: &str) -> Option<Place> {
 }
 
 /// Merges the two logs in order of time, as far as both are recorded.
-struct Both {
+pub(super) struct Both {
     events: EventReader,
     log: LogReader,
     /// Read but not sent yet.
@@ -59,8 +59,40 @@ fn is_first(event: &EventRow, record: &LogRecord) -> bool {
 }
 
 impl Both {
+    /// Opens both logs of a sandbox at the position that a client asks for.
+    pub(super) async fn open(
+        app: &App,
+        named: &NamedId<Read>,
+        headers: &HeaderMap,
+        query: &PlaceQuery,
+    ) -> Result<Self, ApiError> {
+        expect_sandbox(app, named).await?;
+        let bad = || ApiError::bad_request("the position must be the id of a message, such as 12-3456");
+        let after = match headers.get("last-event-id") {
+            Some(last) => Some(last.to_str().ok().and_then(parse).ok_or_else(bad)?),
+            None => query.after.as_deref().map(|after| parse(after).ok_or_else(bad)).transpose()?,
+        };
+        let scope = named.caller.scope;
+        let wanted = Wanted { subject: Some(named.id.to_string()), kinds: Vec::new() };
+        let log = app.output.reader(scope, named.id, after.map(|after| after.position)).await;
+        let log = log.map_err(ApiError::store)?;
+        let events = app.events.reader(scope, after.map(|after| after.event), wanted).await;
+        let events = events.map_err(ApiError::store)?;
+        if let Some(record) = app.fleet.find(&scope, named.id) {
+            // A process may run that this server has not seen yet.
+            app.output.wake(&record);
+        }
+        let place = Place { event: events.position(), position: log.position() };
+        Ok(Self { events, log, event: None, record: None, place })
+    }
+
+    /// The place of the last message, as clients send it back.
+    pub(super) fn id(&self) -> String {
+        format!("{}-{}", self.place.event, self.place.position)
+    }
+
     /// The next message's kind and data; `None` when the server stops.
-    async fn next(&mut self) -> Option<(String, String)> {
+    pub(super) async fn next(&mut self) -> Option<(String, String)> {
         loop {
             if self.event.is_none() {
                 self.event = self.events.on_record().await;
@@ -119,28 +151,11 @@ pub(super) async fn follow(
     headers: HeaderMap,
     Query(query): Query<PlaceQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, ApiError> {
-    expect_sandbox(&app, &named).await?;
-    let bad = || ApiError::bad_request("the position must be the id of a message, such as 12-3456");
-    let after = match headers.get("last-event-id") {
-        Some(last) => Some(last.to_str().ok().and_then(parse).ok_or_else(bad)?),
-        None => query.after.as_deref().map(|after| parse(after).ok_or_else(bad)).transpose()?,
-    };
-    let scope = named.caller.scope;
-    let wanted = Wanted { subject: Some(named.id.to_string()), kinds: Vec::new() };
-    let log = app.output.reader(scope, named.id, after.map(|after| after.position)).await;
-    let log = log.map_err(ApiError::store)?;
-    let events = app.events.reader(scope, after.map(|after| after.event), wanted).await;
-    let events = events.map_err(ApiError::store)?;
-    if let Some(record) = app.fleet.find(&scope, named.id) {
-        // A process may run that this server has not seen yet.
-        app.output.wake(&record);
-    }
-    let place = Place { event: events.position(), position: log.position() };
-    let both = Both { events, log, event: None, record: None, place };
+    let both = Both::open(&app, &named, &headers, &query).await?;
     let key = KeyWatch::new(&app.store, named.caller.key);
     let messages = futures_util::stream::unfold((both, key), async |(mut both, mut key)| {
         let (kind, data) = key.until_revoked(both.next()).await?;
-        let id = format!("{}-{}", both.place.event, both.place.position);
+        let id = both.id();
         Some((Ok(sse::Event::default().id(id).event(kind).data(data)), (both, key)))
     });
     Ok(Sse::new(messages).keep_alive(sse::KeepAlive::new().interval(HEARTBEAT).text("alive")))

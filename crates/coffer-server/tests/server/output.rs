@@ -566,5 +566,24 @@ async fn a_replayed_stream_is_in_the_order_of_time() {
             let mut stream = Stream::open(&app, &id, Some(place)).await;
             assert_eq!(stream.next().await.unwrap().1, expected[at + 1], "after {place}");
         }
+        // A WebSocket tells the same, with the same positions.
+        let path = format!("/api/v1/sandboxes/{id}/ws");
+        let mut socket = crate::sockets::open_at(&app, &path, "?after=0-0").await;
+        let mut told = Vec::new();
+        while told.len() < expected.len() {
+            let message = crate::sockets::event(&mut socket).await;
+            let text = |field: &str| message[field].as_str().unwrap().to_string();
+            if message["kind"] == "output" {
+                assert!(message["data"]["text"].as_str().unwrap().starts_with("line "), "{message}");
+            }
+            if !text("kind").starts_with("sandbox.") {
+                told.push((text("id"), text("kind")));
+            }
+        }
+        let all: Vec<_> = places.iter().cloned().zip(kinds.iter().cloned()).collect();
+        assert_eq!(told, all, "restarted: {restarts}");
+        let query = format!("?after={}", places[4]);
+        let mut socket = crate::sockets::open_at(&app, &path, &query).await;
+        assert_eq!(crate::sockets::event(&mut socket).await["kind"], expected[5]);
     }
 }

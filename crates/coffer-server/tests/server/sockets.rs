@@ -13,15 +13,23 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::app::TestApp;
 
-type Socket = WebSocketStream<TcpStream>;
+pub(crate) type Socket = WebSocketStream<TcpStream>;
 
 async fn dial(
     app: &TestApp,
     query: &str,
     headers: &[(&str, &str)],
 ) -> Result<(Socket, http::HeaderMap), Error> {
-    let mut request =
-        format!("ws://{}/api/v1/events/ws{query}", app.address()).into_client_request().unwrap();
+    dial_at(app, "/api/v1/events/ws", query, headers).await
+}
+
+async fn dial_at(
+    app: &TestApp,
+    path: &str,
+    query: &str,
+    headers: &[(&str, &str)],
+) -> Result<(Socket, http::HeaderMap), Error> {
+    let mut request = format!("ws://{}{path}{query}", app.address()).into_client_request().unwrap();
     for (name, value) in headers {
         let name: http::HeaderName = name.parse().unwrap();
         request.headers_mut().insert(name, value.parse().unwrap());
@@ -29,6 +37,11 @@ async fn dial(
     let stream = TcpStream::connect(app.address()).await.unwrap();
     let (socket, answer) = tokio_tungstenite::client_async(request, stream).await?;
     Ok((socket, answer.headers().clone()))
+}
+
+/// A socket of another route.
+pub(crate) async fn open_at(app: &TestApp, path: &str, query: &str) -> Socket {
+    dial_at(app, path, query, &[("x-api-key", &app.key)]).await.unwrap().0
 }
 
 async fn open(app: &TestApp, query: &str) -> Socket {
@@ -48,7 +61,7 @@ async fn next(socket: &mut Socket) -> Message {
     message.expect("no end").unwrap()
 }
 
-async fn event(socket: &mut Socket) -> Value {
+pub(crate) async fn event(socket: &mut Socket) -> Value {
     loop {
         match next(socket).await {
             Message::Text(text) => return serde_json::from_str(&text).unwrap(),
@@ -178,4 +191,21 @@ async fn a_reader_that_takes_nothing_is_let_go_and_others_are_not_held_up() {
     };
     assert!(got < MANY, "a slow reader got everything");
     assert!(matches!(end, None | Some(1013)), "{end:?}");
+}
+
+#[tokio::test]
+async fn a_sandboxs_socket_is_for_those_who_see_it() {
+    let app = TestApp::start().await;
+    let id = app.create(json!({})).await;
+    let path = format!("/api/v1/sandboxes/{id}/ws");
+    for (key, expected) in [(app.other_key.as_str(), 404), ("nonsense", 401)] {
+        let refused = dial_at(&app, &path, "", &[("x-api-key", key)]).await.unwrap_err();
+        assert_eq!(status(&refused), expected, "{key}");
+    }
+    // Browsers have no header for a key.
+    let by_query = dial_at(&app, &path, &format!("?api_key={}&after=0-0", app.key), &[]).await;
+    assert_eq!(event(&mut by_query.unwrap().0).await["kind"], "sandbox.creating");
+    let bad = dial_at(&app, &path, "?after=x", &[("x-api-key", &app.key)]).await.unwrap_err();
+    assert_eq!(status(&bad), 400);
+    app.get(&path).await.expect(400);
 }
