@@ -68,6 +68,45 @@ class Webhook:
         self.server.server_close()
 
 
+class Provider:
+    """Answers Anthropic's Messages with one key, and is overloaded for every other."""
+
+    KEY = "sk-ant-second"
+
+    def __init__(self):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("x-api-key") == Provider.KEY:
+                    told = {"model": "claude-haiku-4-5", "usage": {"input_tokens": 1000, "output_tokens": 20}}
+                    status = 200
+                else:
+                    told = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+                    status = 529
+                body = json.dumps(told).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+    def close(self):
+        self.server.shutdown()
+
+
 class Stack:
     """Both, on ports of their own, watching a server."""
 

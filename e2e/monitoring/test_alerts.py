@@ -15,7 +15,7 @@ import pytest
 from e2b import Sandbox
 
 from coffer_up import eventually, processes
-from stack import MONITORING, tool
+from stack import MONITORING, Provider, tool
 
 WITHIN_S = 60  # to end a hang; usually a few seconds
 
@@ -231,6 +231,76 @@ def test_attempts_that_wait(up, api, calm, fires):
     fires("CofferRunsWait")
     api.post(f"/api/v1/tasks/{task['id']}/cancel", json={}).raise_for_status()
     api.put(quotas, json={}, headers=operator).raise_for_status()
+
+
+# Commits, and calls its model twice: the first key's provider is overloaded, the second one's is not.
+AGENT = """
+echo more >> README
+for _ in 1 2; do
+    curl -sSf -m 60 -H 'content-type: application/json' -H "x-api-key: $ANTHROPIC_API_KEY" \\
+        -d '{"model": "claude-haiku-4-5", "max_tokens": 100, "messages": []}' "$ANTHROPIC_BASE_URL/v1/messages"
+done
+"""
+
+
+def work(up, api, scratch: pathlib.Path):
+    """An agent works on a task up to a pull request."""
+    for name, value in [("first", "sk-ant-first"), ("second", Provider.KEY)]:
+        api.put(f"/api/v1/secrets/{name}", json={"value": value}).raise_for_status()
+    policy = {"fallbacks": [{"provider": "anthropic", "secret": "second"}]}
+    api.put("/api/v1/model-policy", json=policy).raise_for_status()
+    settings = {"git": {"name": "A Robot", "email": "robot@example.com"}}
+    api.put("/api/v1/project/settings", json=settings).raise_for_status()
+    made = api.post("/api/v1/repositories", json={"name": "busy"}).raise_for_status().json()
+    origin = made["clone_url"].replace("http://", f"http://any:{up.env()['E2B_API_KEY']}@")
+    place = scratch / "busy"
+    place.mkdir()
+    (place / "README").write_text("hello\n")
+    who = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"]
+    for words in (["init", "-qb", "main"], ["add", "-A"], [*who, "commit", "-qm", "feat: begin"]):
+        subprocess.run(["git", *words], cwd=place, check=True, capture_output=True)
+    subprocess.run(["git", "push", "-q", origin, "main"], cwd=place, check=True, capture_output=True)
+    definition = {
+        "preset": "custom",
+        "command": ["/bin/bash", "-c", AGENT, "agent", "{prompt}"],
+        "secrets": {"ANTHROPIC_API_KEY": "first"},
+        "model_access": "gateway",
+    }
+    agent = api.post("/api/v1/agents", json={"name": "busy", "definition": definition}).raise_for_status().json()
+    task = {"title": "Say more", "repository": "busy", "agent_id": agent["id"]}
+    task = api.post("/api/v1/tasks", json=task).raise_for_status().json()
+    path = f"/api/v1/tasks/{task['id']}"
+    api.post(f"{path}/start", json={}).raise_for_status()
+    eventually(lambda: api.get(path).json()["state"] == "in_review", lambda: api.get(path).text, 120)
+    calls = api.get("/api/v1/model-calls", params={"task_id": task["id"]}).json()["items"]
+    tried = [[one["outcome"] for one in call["tries"]] for call in calls]
+    assert tried == [["overloaded", "answered"]] * 2, calls
+    assert {call["outcome"] for call in calls} == {"answered"}, calls
+
+
+def test_every_panel_has_a_series(up, api, stack, scratch):
+    work(up, api, scratch)
+    budget = api.post("/api/v1/budgets", json={"period": "total", "amount": 1000}).raise_for_status().json()
+    with Sandbox.create(**up.sdk()) as sandbox:
+        sandbox.commands.run("true")
+    assert api.get("/api/v1/tasks/nothing").status_code == 404
+    dashboard = json.loads((MONITORING / "grafana-dashboard.json").read_text())
+    missing = {target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])}
+    # These show what went wrong, and are empty where nothing did; alerts above test them.
+    for quiet in ("sandbox_orphan_found_timestamp_seconds",):
+        missing = {expr for expr in missing if quiet not in expr}
+
+    def look() -> bool:
+        for expr in list(missing):
+            query = expr.replace("$__rate_interval", "5m")
+            answer = httpx.get(f"http://127.0.0.1:{stack.prometheus}/api/v1/query", params={"query": query})
+            assert answer.status_code == 200, answer.text
+            if answer.json()["data"]["result"]:
+                missing.discard(expr)
+        return not missing
+
+    eventually(look, lambda: f"panels without a series: {sorted(missing)}", WITHIN_S)
+    api.delete(f"/api/v1/budgets/{budget['id']}").raise_for_status()
 
 
 def test_an_orphan(up, api, calm, fires):

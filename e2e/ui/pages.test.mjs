@@ -194,8 +194,6 @@ test(
       snapshots: `/sandboxes/${id}/snapshots`,
       events: `/sandboxes/${id}/events`,
       board: '/board',
-      'board-list': '/board?list=true&group=%22label%22',
-      'new-task': '/board?new=true',
       drawer: `/board?task=%22${task}%22`,
       task: `/tasks/${task}`,
       forks: '/forks',
@@ -258,16 +256,6 @@ test(
     await operator.getByRole('link', { name: 'Monitoring' }).click()
     await operator.getByRole('heading', { name: 'The whole server' }).waitFor()
     found.push(...(await look(operator, 'monitoring-operator')))
-
-    const { id: empty } = await api('POST', '/api/v1/projects', { name: 'empty' }, operatorKey())
-    const { key } = await api('POST', `/api/v1/projects/${empty}/keys`, { name: 'x', role: 'admin' }, operatorKey())
-    const fresh = await openPage({ bypassCSP: true })
-    await signIn(fresh, '/ui/board', key)
-    await fresh.getByRole('region', { name: 'First steps' }).waitFor()
-    found.push(...(await look(fresh, 'first-steps')))
-    await fresh.getByRole('button', { name: 'Add repository' }).click()
-    await fresh.getByRole('dialog', { name: 'New repository' }).waitFor()
-    found.push(...(await look(fresh, 'new-repository')))
     assert.deepEqual(found, [])
     assert.deepEqual(
       [...page.complaints, ...operator.complaints].filter((one) => !one.startsWith('policy:')),
