@@ -14,16 +14,20 @@ class Answer(BaseHTTPRequestHandler):
     def do_GET(self):
         is_page = self.path == "/page"
         body = b"<!doctype html><title>hostile</title>" if is_page else b"window.pwned = true"
+        if self.path == "/headers":
+            body = str(self.headers).encode()
         self.send_response(200)
         self.send_header("Content-Type", "text/html" if is_page else "text/javascript")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "public, max-age=31536000, immutable")
         self.send_header("Access-Control-Allow-Origin", "*")
         self.send_header("Set-Cookie", "planted=1; Path=/")
+        self.send_header("Set-Cookie", "coffer_session=" + "0" * 64 + "; Domain=SITE; Path=/")
+        self.send_header("Set-Cookie", "tossed=1; Domain=SITE; Path=/")
         self.end_headers()
         self.wfile.write(body)
 ThreadingHTTPServer(("", 8000), Answer).serve_forever()
-`
+`.replaceAll('SITE', SITE)
 
 let id
 
@@ -90,11 +94,104 @@ test('a page in a sandbox puts nothing of its own into the cache or the cookies 
   await page.reload()
   await page.locator('header').waitFor()
   assert.equal(await page.evaluate(() => window.pwned), undefined)
-  assert.deepEqual(
-    (await context.cookies(APP)).map(({ name }) => name),
-    [],
-  )
+  const cookies = (await context.cookies(APP)).map(({ name, httpOnly, sameSite }) => [name, httpOnly, sameSite])
+  assert.deepEqual(cookies, [['coffer_session', true, 'Strict']], 'the UI has its own cookie alone')
   assert.deepEqual(errors, [])
+  await context.close()
+})
+
+test('a page in a sandbox below the domain of the web UI gets nothing from the session of the browser', async () => {
+  const context = await (await browser()).newContext()
+  const page = await context.newPage()
+  await page.goto(`${APP}/ui/`)
+  await page.getByLabel('API key').fill(KEY)
+  await page.getByRole('button', { name: 'Sign in' }).click()
+  await page.locator('header').waitFor()
+  const [{ value: cookie }] = (await context.cookies(APP)).filter(({ name }) => name === 'coffer_session')
+  const links = async () =>
+    (await api('GET', '/api/v1/keys')).items.filter(({ prefix }) => prefix.startsWith('link_')).length
+  const before = await links()
+
+  const hostile = await context.newPage()
+  await hostile.goto(`http://8000-${id}.sandboxes.${SITE}:${port}/page`)
+  const said = await hostile.evaluate(async (app) => {
+    const fetched = async (path, init) => {
+      try {
+        const answer = await fetch(`${app}${path}`, init)
+        return [answer.status, await answer.text().catch(() => '')]
+      } catch (error) {
+        return ['blocked', String(error)]
+      }
+    }
+    const included = { credentials: 'include' }
+    const half = { 'x-coffer-session': '0'.repeat(32) }
+    const all = {
+      read: await fetched('/api/v1/me', included),
+      readHeader: await fetched('/api/v1/me', { ...included, headers: half }),
+      write: await fetched('/api/v1/sign-in-links', { ...included, method: 'POST', mode: 'no-cors' }),
+      withoutCookies: await fetched('/api/v1/me', { headers: half }),
+    }
+    all.socket = await new Promise((done) => {
+      const address = `${app.replace('http', 'ws')}/api/v1/events/ws`
+      const socket = new WebSocket(address, ['coffer.events.v1', `coffer.session.${'0'.repeat(32)}`])
+      socket.onopen = () => done('open')
+      socket.onerror = () => done('refused')
+    })
+    return all
+  }, APP)
+  assert.equal(said.read[0], 'blocked', JSON.stringify(said))
+  assert.equal(said.readHeader[0], 'blocked', JSON.stringify(said))
+  assert.ok(!JSON.stringify(said).includes('project'), JSON.stringify(said))
+  assert.equal(said.withoutCookies[0], 401)
+  assert.equal(said.socket, 'refused')
+
+  // A form is sent with the cookie of a site, were it not `SameSite`; it has no other half either way.
+  await hostile.evaluate((app) => {
+    const form = Object.assign(document.createElement('form'), {
+      method: 'POST',
+      action: `${app}/api/v1/sign-in-links`,
+    })
+    document.body.append(form)
+    form.submit()
+  }, APP)
+  await hostile.waitForURL(`${APP}/**`)
+  assert.match(await hostile.locator('body').innerText(), /unauthorized|no API key/)
+  assert.equal(await links(), before, 'nothing was created')
+
+  // Cookies above the sandbox's host: those that the server can see are gone, and what a script plants fits no page.
+  await hostile.goto(`http://8000-${id}.sandboxes.${SITE}:${port}/page`)
+  await hostile.evaluate((site) => {
+    for (const path of ['/', '/api', '/api/v1']) {
+      document.cookie = `coffer_session=${'0'.repeat(64)}; Domain=${site}; Path=${path}`
+      document.cookie = `__Host-coffer=${'0'.repeat(64)}; Domain=${site}; Path=${path}`
+    }
+  }, SITE)
+  const names = (await context.cookies(`${APP}/api/v1/me`)).map(({ name }) => name)
+  assert.ok(!names.includes('tossed') && !names.includes('__Host-coffer'), names.join())
+  await page.reload()
+  await page.locator('header').waitFor()
+  await page.getByRole('button', { name: 'Account and appearance' }).waitFor()
+  await page.goto(`${APP}/ui/settings/people`)
+  await page.getByText('this browser').waitFor()
+
+  // What the browser sends to a sandbox has nothing of the session in it, also at the UI's own address.
+  const headers = await page.evaluate(
+    async ([id]) => {
+      const named = { 'E2b-Sandbox-Id': id, 'E2b-Sandbox-Port': '8000', 'X-Coffer-Session': '1'.repeat(32) }
+      return (await fetch('/headers', { headers: named, credentials: 'include' })).text()
+    },
+    [id],
+  )
+  assert.match(headers, /host/i)
+  assert.ok(!headers.includes(cookie) && !/coffer.session/i.test(headers), headers)
+
+  // No frame shows the UI.
+  await hostile.evaluate((app) => {
+    document.body.append(Object.assign(document.createElement('iframe'), { src: `${app}/ui/board` }))
+  }, APP)
+  const framed = await eventually(() => hostile.frames().find((frame) => frame !== hostile.mainFrame()), 'a frame')
+  await eventually(() => framed.url() !== 'about:blank', 'the frame was loaded')
+  assert.ok(!framed.url().startsWith(APP), `the UI is in a frame: ${framed.url()}`)
   await context.close()
 })
 

@@ -7,8 +7,8 @@ import {
   Outlet,
   redirect,
 } from "@tanstack/react-router";
-import { askTabs, session } from "./api/session";
-import { linkToken, redeemLink } from "./api/signIn";
+import { session } from "./api/session";
+import { exchangeStoredKey, linkToken, redeemLink } from "./api/signIn";
 import { SandboxList } from "./pages/SandboxList";
 import { SignIn } from "./pages/SignIn";
 import { NotFound } from "./shell/NotFound";
@@ -87,7 +87,7 @@ const shell = createRoute({
   beforeLoad: async ({ location }) => {
     // A link that cannot be redeemed is explained on the page for signing in.
     if (linkToken !== undefined) await redeemLink()?.catch(() => undefined);
-    if (session() === undefined) await askTabs();
+    await exchangeStoredKey();
     const to = location.href === "/" ? {} : { to: location.href };
     if (session() === undefined) throw redirect({ to: "/sign-in", search: to });
     // Other pages are about a project, and an operator has opened none.
@@ -326,6 +326,7 @@ const tree = root.addChildren([
     logs,
     page("/projects", () => import("./pages/Projects"), "Projects"),
     page("/settings", () => import("./settings/ProjectSettings"), "ProjectSettings"),
+    page("/settings/people", () => import("./settings/People"), "People"),
     page("/settings/keys", () => import("./settings/Keys"), "Keys"),
     page("/settings/agents", () => import("./settings/Agents"), "Agents"),
     page("/settings/secrets", () => import("./settings/Secrets"), "Secrets"),

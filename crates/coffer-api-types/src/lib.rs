@@ -36,6 +36,7 @@ pub mod logs;
 pub mod models;
 pub mod network;
 pub mod page;
+pub mod people;
 pub mod policy;
 pub mod projects;
 pub mod pulls;

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use coffer_api_types::{
     ErrorShape, Page, PageQuery, agents, artifacts, attempts, audit, budgets, code, competitions,
     connections, events, exec, executions, files, forks, git, host, keys, limits, logs, models, network,
-    policy, projects, pulls, queue, repositories, sandboxes, schedules, search, secrets, session, snapshots,
-    tasks, templates, transcripts, usage, volumes, webhooks,
+    people, policy, projects, pulls, queue, repositories, sandboxes, schedules, search, secrets, session,
+    snapshots, tasks, templates, transcripts, usage, volumes, webhooks,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -239,7 +239,8 @@ fn every_shape_reads_back_what_it_writes() {
         pulls::SetStatus, repositories::ChangedRepository, repositories::NewProtection,
         repositories::NewRepository, sandboxes::Extension, sandboxes::NewSandbox,
         sandboxes::PauseBody, sandboxes::ResumeBody, schedules::ChangedSchedule, schedules::NewSchedule,
-        schedules::ScheduledTask, secrets::NewValue, session::SignIn,
+        schedules::ScheduledTask, secrets::NewValue, session::SignIn, session::NewSessionRequest, session::OwnName,
+        people::NewPerson, people::PersonPatch, people::NewInvite,
         snapshots::NewSnapshot, snapshots::RollbackBody, tasks::ChangedTask, tasks::NewTask,
         templates::CatalogueBuildRequest, templates::NewTemplateBuild, templates::NewTemplateStep,
         templates::RegistryLogin,
@@ -274,6 +275,7 @@ fn every_shape_reads_back_what_it_writes() {
         repositories::RepositoryDetail, repositories::RepositoryInfo, sandboxes::AtTimeout,
         sandboxes::LifeStep, sandboxes::OwnedSandbox, sandboxes::Sandbox, sandboxes::SandboxSample, schedules::Schedule, schedules::ScheduleRun, schedules::TaskOfSchedule, secrets::MasterKey,
         search::SearchHit, search::SearchResults, secrets::Missing, secrets::Secret, session::Identity, session::OwnProject, session::SignInLink,
+        session::BegunSession, session::Session, session::EndedSessions, people::Person, people::ActorName,
         snapshots::Snapshot, tasks::AttentionShape, tasks::OnReview, tasks::PlaceShape,
         tasks::Task, templates::CatalogueBuild, templates::CatalogueTemplate,
         templates::RequestedTemplateBuild, templates::Template,

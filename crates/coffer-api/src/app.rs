@@ -1,7 +1,9 @@
 //! State that handlers share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use coffer_core::settings::Period;
 use coffer_core::{LifetimePolicy, Limits, Millis, ProjectId};
 use coffer_fleet::audit::AuditLog;
 use coffer_fleet::code::Code;
@@ -15,6 +17,38 @@ use coffer_shares::Shares;
 use coffer_store::Store;
 use coffer_telemetry::Telemetry;
 use coffer_work::tasks::Tasks;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// `[session]`: how long people stay signed in to the web UI.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionSettings {
+    /// A session ends this long after it began.
+    pub lifetime: Period,
+    /// A session ends when it is not used for this long.
+    pub idle: Period,
+}
+
+impl Default for SessionSettings {
+    fn default() -> Self {
+        const DAY_S: u64 = 24 * 3600;
+        Self { lifetime: Duration::from_secs(30 * DAY_S).into(), idle: Duration::from_secs(7 * DAY_S).into() }
+    }
+}
+
+impl SessionSettings {
+    /// Checks the settings; an error names the key and what it must be.
+    pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
+        let range = Duration::from_secs(5 * 60)..=Duration::from_secs(400 * 24 * 3600);
+        for (key, period) in [("session.lifetime", self.lifetime), ("session.idle", self.idle)] {
+            if !range.contains(&Duration::from(period)) {
+                return Err((key, "must be between `5m` and `400d`"));
+            }
+        }
+        Ok(())
+    }
+}
 
 /// State that handlers share.
 #[derive(Debug)]
@@ -59,4 +93,6 @@ pub struct App {
     pub most_runs: u32,
     pub webhooks: Arc<coffer_work::webhooks::Webhooks>,
     pub artifacts: Arc<coffer_work::artifacts::Artifacts>,
+    /// How long people stay signed in.
+    pub sessions: SessionSettings,
 }

@@ -3,7 +3,8 @@
 //! A handler declares the role it needs by the type of its caller: `Caller<Read>`, `Caller<Write>`,
 //! `Caller<Admin>`, or [`Operating`]; a handler that names none does not compile. `Named` finds the sandbox of
 //! the path only if the caller may see it, so no handler can forget the check. [`kinds`] has the routes that
-//! each kind of key may call; it is checked for every key.
+//! each kind of key may call; it is checked for every key. A session of the web UI is a key in two halves
+//! ([`credential`]); a key in a header wins over it.
 
 use std::marker::PhantomData;
 use std::str::FromStr;
@@ -11,12 +12,13 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, MatchedPath, RawPathParams};
 use coffer_core::{KeyId, KeyKind, ProjectId, Role, SandboxId};
-use coffer_store::{Authenticated, Operator, ProjectScope, Secret};
+use coffer_store::{Actor, Authenticated, Operator, ProjectScope, Secret};
+use http::Method;
 use http::request::Parts;
-use http::{HeaderMap, Method, header};
 
 use super::app::App;
 use super::context::Of;
+use super::credential::{self, Credential};
 use super::error::ApiError;
 use super::kinds;
 use coffer_core::Code;
@@ -58,6 +60,7 @@ pub(crate) struct Caller<N> {
     pub key: Secret,
     pub role: Role,
     pub kind: KeyKind,
+    by: Actor,
     needs: PhantomData<fn() -> N>,
 }
 
@@ -87,6 +90,7 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
             key,
             role: principal.role,
             kind: principal.kind,
+            by: principal.actor,
             needs: PhantomData,
         })
     }
@@ -95,9 +99,22 @@ impl<N: Need> FromRequestParts<Arc<App>> for Caller<N> {
 impl<N> Caller<N> {
     /// The caller, as records of its actions name it.
     pub(crate) fn actor(&self) -> String {
-        match self.scope.agent() {
-            Some(agent) => format!("agent:{agent}"),
-            None => format!("key:{}", self.key_id),
+        self.by.to_string()
+    }
+
+    /// Whether this is an operator's session in the project.
+    pub(crate) fn is_visiting(&self) -> bool {
+        matches!(self.by, Actor::Operator(_))
+    }
+
+    /// The caller as it was authenticated.
+    pub(crate) fn whom(&self) -> coffer_store::Principal {
+        coffer_store::Principal {
+            scope: self.scope,
+            key: self.key_id,
+            role: self.role,
+            kind: self.kind,
+            actor: self.by,
         }
     }
 }
@@ -136,19 +153,22 @@ impl FromRequestParts<Arc<App>> for Anyone {
 
 async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret), ApiError> {
     let refused = |message| ApiError::of(Code::Unauthorized, message);
-    let key =
-        shown_key(&parts.headers).ok_or_else(|| refused("no API key; send one as the header X-API-KEY"))?;
+    let credential = credential::shown(&parts.headers)?;
+    let credential = credential.ok_or_else(|| refused("no API key; send one as the header X-API-KEY"))?;
+    let key = credential.text();
     let peer = parts.extensions.get::<Client>().map(|client| client.peer.ip());
     if let Some(peer) = peer {
         app.limiter.may_try(peer, key).map_err(ApiError::too_fast)?;
     }
-    let known = app.store.authenticate(key).await.map_err(ApiError::store)?;
-    let Some(whom) = known else {
+    let Some((mut whom, key)) = credential.holder(app).await? else {
         if let Some(peer) = peer {
             app.limiter.refused(peer);
         }
-        return Err(refused("invalid API key"));
+        return Err(refused(credential.why_refused()));
     };
+    if let Credential::Session { project: Some(project), .. } = &credential {
+        whom = credential::in_project(app, whom, *project).await?;
+    }
     if let Some(client) = parts.extensions.get::<Client>() {
         client.count_for(project_of(&whom)).map_err(ApiError::busy)?;
     }
@@ -162,6 +182,25 @@ async fn authenticate(parts: &Parts, app: &App) -> Result<(Authenticated, Secret
     let route = parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     kinds::check(whom.kind(), &parts.method, route)?;
     Ok((whom, Secret::new(key)))
+}
+
+/// Authenticates a key that is not a header of the request, to begin a session with it.
+pub(crate) async fn key_in_body(
+    app: &App,
+    client: Option<&Client>,
+    key: &str,
+) -> Result<Authenticated, ApiError> {
+    let peer = client.map(|client| client.peer.ip());
+    if let Some(peer) = peer {
+        app.limiter.may_try(peer, key).map_err(ApiError::too_fast)?;
+    }
+    let known = app.store.authenticate(key).await.map_err(ApiError::store)?;
+    known.ok_or_else(|| {
+        if let Some(peer) = peer {
+            app.limiter.refused(peer);
+        }
+        ApiError::of(Code::Unauthorized, "invalid API key")
+    })
 }
 
 fn project_of(whom: &Authenticated) -> Option<ProjectId> {
@@ -186,15 +225,6 @@ fn pace(parts: &Parts) -> Pace {
         ) if parts.method == Method::POST => Pace::Create,
         _ => Pace::Other,
     }
-}
-
-/// `X-API-KEY`, or `Authorization: Bearer`.
-fn shown_key(headers: &HeaderMap) -> Option<&str> {
-    if let Some(key) = headers.get("x-api-key") {
-        return key.to_str().ok();
-    }
-    let (scheme, key) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
 /// The sandbox that the path names, if the caller may see it.

@@ -93,10 +93,7 @@ impl Of {
         match self.whom.get() {
             None => self.token.get().map_or_else(|| "unknown".to_string(), |(_, name)| name.clone()),
             Some(Authenticated::Operator { key }) => format!("operator:{key}"),
-            Some(Authenticated::Project(principal)) => match principal.scope.agent() {
-                Some(agent) => format!("agent:{agent}"),
-                None => format!("key:{}", principal.key),
-            },
+            Some(Authenticated::Project(principal)) => principal.actor.to_string(),
         }
     }
 }

@@ -53,6 +53,8 @@ const ALL: Kinds = Kinds { operator: true, person: true, service: true, agent: t
 const PROJECT: Kinds = Kinds { operator: false, ..ALL };
 /// Keys of a project, except agents'.
 const STAFF: Kinds = Kinds { agent: false, ..PROJECT };
+/// Every key except agents'.
+const NO_AGENT: Kinds = Kinds { agent: false, ..ALL };
 /// Operators' keys.
 const OPERATOR: Kinds = Kinds { operator: true, person: false, service: false, agent: false };
 
@@ -147,7 +149,15 @@ const TABLE: &[(&str, &str, Kinds)] = &[
     ("GET PUT", "/api/v1/projects/{project}/settings", OPERATOR),
     // The project.
     ("GET", "/api/v1/me", ALL),
+    ("PUT", "/api/v1/me/name", STAFF),
     ("POST", "/api/v1/sign-in-links", STAFF),
+    ("GET DELETE", "/api/v1/sessions", NO_AGENT),
+    ("DELETE", "/api/v1/sessions/{session}", NO_AGENT),
+    ("GET", "/api/v1/people", PROJECT),
+    ("POST", "/api/v1/people", STAFF),
+    ("PATCH DELETE", "/api/v1/people/{person}", STAFF),
+    ("POST", "/api/v1/people/{person}/links", STAFF),
+    ("GET", "/api/v1/actors", PROJECT),
     ("GET", "/api/v1/project", PROJECT),
     ("PATCH", "/api/v1/project", STAFF),
     ("GET", "/api/v1/project/settings", PROJECT),
@@ -367,6 +377,10 @@ mod tests {
             (Method::POST, format!("{repository}/import")),
             (Method::POST, "/api/v1/repositories".into()),
             (Method::POST, "/api/v1/keys".into()),
+            (Method::POST, "/api/v1/sign-in-links".into()),
+            (Method::POST, "/api/v1/people".into()),
+            (Method::POST, "/api/v1/people/{person}/links".into()),
+            (Method::PUT, "/api/v1/me/name".into()),
             (Method::POST, "/api/v1/projects".into()),
             (Method::PUT, "/api/v1/sandboxes/{id}/network".into()),
             (Method::PUT, "/sandboxes/{id}/network".into()),

@@ -18,6 +18,7 @@ mod body;
 mod browser;
 mod check;
 mod context;
+mod credential;
 mod e2b;
 mod error;
 mod git;
@@ -52,7 +53,7 @@ use axum::middleware::Next;
 use axum::routing::{get, patch, post, put};
 use http::{Method, Uri};
 
-pub use app::App;
+pub use app::{App, SessionSettings};
 use coffer_core::Code;
 pub use coffer_mcp::http::Service as Mcp;
 pub use e2b::{E2B_ROUTES, E2bRoute, Support};

@@ -99,6 +99,10 @@ pub enum Webhook {}
 #[derive(Debug)]
 pub enum Delivery {}
 
+/// Marks ids of people.
+#[derive(Debug)]
+pub enum Person {}
+
 /// Marks ids of artifacts.
 #[derive(Debug)]
 pub enum Artifact {}
@@ -127,6 +131,8 @@ pub type VolumeId = Id<Volume>;
 pub type ProjectId = Id<Project>;
 /// Names one API key; not secret.
 pub type KeyId = Id<Key>;
+/// Names one person of a project.
+pub type PersonId = Id<Person>;
 /// Names one value of a secret.
 pub type SecretId = Id<SecretValue>;
 /// Names one agent, which may own sandboxes.

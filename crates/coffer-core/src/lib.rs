@@ -64,9 +64,9 @@ pub use error::chain;
 pub use failure::{FailureCode, StepCode};
 pub use id::{
     AgentId, ArtifactId, AuditId, BadId, BudgetId, BuildId, CommentId, CompetitionId, ConnectionId,
-    DeliveryId, ExecutionId, GitOperationId, Id, KeyId, ModelCallId, ModelGrantId, ProjectId, RepositoryId,
-    ReservationId, RunId, RunnerId, SandboxId, ScheduleId, SecretId, SnapshotId, TaskId, TemplateId,
-    VolumeId, WebhookId,
+    DeliveryId, ExecutionId, GitOperationId, Id, KeyId, ModelCallId, ModelGrantId, PersonId, ProjectId,
+    RepositoryId, ReservationId, RunId, RunnerId, SandboxId, ScheduleId, SecretId, SnapshotId, TaskId,
+    TemplateId, VolumeId, WebhookId,
 };
 pub use lifetime::{BadTimeout, Lifetime, LifetimePolicy, OnTimeout};
 pub use limits::{BadSize, LargestSize, Limits, SizeWish};

@@ -24,6 +24,9 @@ mod trusted;
 
 pub use connection::{Client, Seats};
 pub use port::{Attribution, Entrances, Front, Secure, serve};
-pub use proxy::{Directory, Gate, Guard, Proxy, allow_preflight};
+pub use proxy::{
+    Directory, Gate, Guard, KEY_PROTOCOL, PLAIN_COOKIE, Proxy, SECURE_COOKIE, SESSION_HEADER,
+    SESSION_PROTOCOL, allow_preflight,
+};
 pub use secure::{BadCertificate, Certificate, CertificateText, Certificates};
 pub use trusted::TrustedProxies;

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use coffer_api::SessionSettings;
 pub use coffer_api::UiFile;
 pub use coffer_build::{
     BuildSettings, CatalogueSettings, EmbeddedFile, ImageNames, RegistrySettings, definition, definitions,
@@ -77,6 +78,7 @@ pub struct ServerConfig {
     pub code: CodeSettings,
     pub tasks: TaskSettings,
     pub webhooks: WebhookSettings,
+    pub sessions: SessionSettings,
     pub artifacts: ArtifactSettings,
     pub builds: BuildSettings,
     pub catalogue: CatalogueSettings,
@@ -128,6 +130,7 @@ impl Default for ServerConfig {
             code: CodeSettings::default(),
             tasks: TaskSettings::default(),
             webhooks: WebhookSettings::default(),
+            sessions: SessionSettings::default(),
             artifacts: ArtifactSettings::default(),
             builds: BuildSettings::default(),
             catalogue: CatalogueSettings::default(),
@@ -426,6 +429,7 @@ pub async fn serve(
         most_runs: config.tasks.in_all,
         webhooks: webhooks.clone(),
         artifacts,
+        sessions: config.sessions,
     };
     let api = coffer_api::router(app, config.ui);
     tracing::info!("serving on {}", config.listen);

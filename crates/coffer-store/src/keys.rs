@@ -10,6 +10,7 @@
 
 mod cache;
 mod links;
+mod sessions;
 
 use std::fmt;
 use std::sync::Weak;
@@ -17,7 +18,8 @@ use std::time::Duration;
 
 pub(crate) use cache::Cache;
 use cache::KeyDigest;
-use coffer_core::{AgentId, BadKeyKind, BadRole, KeyId, KeyKind, Millis, ProjectId, Role};
+use coffer_core::{AgentId, BadKeyKind, BadRole, KeyId, KeyKind, Millis, PersonId, ProjectId, Role};
+pub use sessions::{NewSession, SessionRow};
 use sha2::{Digest, Sha256};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, AssertSqlSafe, Row};
@@ -27,7 +29,9 @@ use tokio_util::sync::CancellationToken;
 use crate::columns::{id, optional_id, storable};
 use crate::error::{Doing, NameError};
 use crate::projects::lock_project;
-use crate::{Authenticated, Inner, Operator, Principal, ProjectScope, Scope, Store, StoreError, now_ms};
+use crate::{
+    Actor, Authenticated, Inner, Operator, Principal, ProjectScope, Scope, Store, StoreError, now_ms,
+};
 
 const HOUSEKEEPING: Duration = Duration::from_secs(60);
 
@@ -36,6 +40,10 @@ const MARK: &str = "e2b_";
 const OPERATOR_MARK: &str = "coffer_";
 /// The prefix of a one-time link's token, which is not a key: [`Store::authenticate`] does not know it.
 const LINK_MARK: &str = "link_";
+/// The prefix of a session's secret, which is not a key either.
+const SESSION_MARK: &str = "session_";
+/// 32 in the cookie, 16 with the page.
+const SESSION_BYTES: usize = 48;
 const RANDOM_BYTES: usize = 20;
 /// The mark and eight digits; the other 128 bits stay secret.
 const PREFIX_DIGITS: usize = 8;
@@ -50,6 +58,10 @@ pub struct ApiKeySecret {
 impl ApiKeySecret {
     fn generate(mark: &str) -> Self {
         let random: [u8; RANDOM_BYTES] = rand::random();
+        Self::of(mark, &random)
+    }
+
+    fn of(mark: &str, random: &[u8]) -> Self {
         Self { id: KeyId::generate(), text: format!("{mark}{}", hex::encode(random)) }
     }
 
@@ -64,7 +76,7 @@ impl ApiKeySecret {
     }
 
     fn prefix(&self) -> String {
-        let marks = [MARK, OPERATOR_MARK, LINK_MARK];
+        let marks = [MARK, OPERATOR_MARK, LINK_MARK, SESSION_MARK];
         prefix_among(&marks, &self.text).expect("it was made well-formed").to_string()
     }
 
@@ -142,7 +154,9 @@ impl Store {
         let made = secret.clone();
         self.database()
             .write(DOING, move |connection| {
-                Box::pin(async move { insert_key(connection, project, &secret, &key).await.doing(DOING) })
+                Box::pin(
+                    async move { insert_key(connection, project, &secret, &key, None).await.doing(DOING) },
+                )
             })
             .await?;
         Ok(made)
@@ -171,20 +185,20 @@ impl Store {
                     return Ok(None);
                 }
                 let secret = wanted.unwrap_or_else(|| ApiKeySecret::generate(MARK));
-                insert_key(connection, project, &secret, &key).await.doing(DOING)?;
+                insert_key(connection, project, &secret, &key, None).await.doing(DOING)?;
                 Ok(Some(secret))
             })
         });
         ensure.await
     }
 
-    /// The keys in scope, oldest first, revoked ones included.
+    /// The keys in scope, oldest first, revoked ones included. Sessions are not among them.
     pub async fn keys(&self, scope: &impl Scope) -> Result<Vec<ApiKeyInfo>, StoreError> {
         let rows = sqlx::query(
             "SELECT id, project_id, name, role, kind, agent_id, prefix, created_ms, expires_ms, revoked_ms,
                  last_used_ms
              FROM api_keys
-             WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1)
+             WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1) AND prefix NOT LIKE 'session_%'
              ORDER BY created_ms, id",
         )
         .bind(scope.owner())
@@ -211,9 +225,9 @@ impl Store {
                 let now = now_ms();
                 let old = sqlx::query(
                     "SELECT id, project_id, name, role, kind, agent_id, prefix, created_ms, expires_ms, revoked_ms,
-                         last_used_ms
+                         last_used_ms, person_id
                      FROM api_keys
-                     WHERE id = $1 AND project_id = $2 AND revoked_ms IS NULL
+                     WHERE id = $1 AND project_id = $2 AND revoked_ms IS NULL AND prefix NOT LIKE 'session_%'
                          AND (expires_ms IS NULL OR expires_ms > $3)",
                 )
                 .bind(key)
@@ -223,6 +237,7 @@ impl Store {
                 .await
                 .doing(DOING)?;
                 let Some(old) = old else { return Err(NameError::NotFound) };
+                let person = optional_id(&old, "person_id")?;
                 let old = key_info(&old)?;
                 let successor = NewKey {
                     name: old.name,
@@ -232,7 +247,7 @@ impl Store {
                     // The same lifetime as the old one had.
                     expires_ms: old.expires_ms.map(|expires| now + (expires - old.created_ms)),
                 };
-                insert_key(connection, project, &secret, &successor).await.doing(DOING)?;
+                insert_key(connection, project, &secret, &successor, person).await.doing(DOING)?;
                 let ends = old.expires_ms.unwrap_or(Millis::MAX).min(now.saturating_add(overlap_ms));
                 sqlx::query("UPDATE api_keys SET expires_ms = $1 WHERE id = $2")
                     .bind(ends)
@@ -274,17 +289,34 @@ impl Store {
 
     /// The holder of this key, or `None` if it is malformed, unknown, expired or revoked.
     pub async fn authenticate(&self, text: &str) -> Result<Option<Authenticated>, StoreError> {
-        let Some(prefix) = prefix_of(text) else { return Ok(None) };
+        match prefix_of(text) {
+            Some(prefix) => self.holder(prefix, text).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The holder of a key or a session: whether the credential of a stream that has begun is still valid.
+    pub async fn still_valid(&self, text: &str) -> Result<Option<Authenticated>, StoreError> {
+        match prefix_among(&[MARK, OPERATOR_MARK, SESSION_MARK], text) {
+            Some(prefix) => self.holder(prefix, text).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn holder(&self, prefix: &str, text: &str) -> Result<Option<Authenticated>, StoreError> {
         let digest: KeyDigest = Sha256::digest(text).into();
         if let Some(whom) = self.inner.keys.believed(&digest) {
             return Ok(Some(whom));
         }
         let rows = sqlx::query(
-            "SELECT k.id, k.project_id, k.role, k.kind, k.agent_id, k.digest, k.expires_ms, k.revoked_ms
-             FROM api_keys AS k JOIN projects AS p ON p.id = k.project_id
+            "SELECT k.id, k.project_id, k.role, k.kind, k.agent_id, k.digest, k.expires_ms, k.revoked_ms, k.created_ms,
+                 k.last_used_ms, k.person_id, s.root_id, s.idle_ms
+             FROM api_keys AS k JOIN projects AS p ON p.id = k.project_id LEFT JOIN sessions AS s ON s.key_id = k.id
              WHERE k.prefix = $1 AND p.removed_ms IS NULL
              UNION ALL
-             SELECT id, NULL, NULL, NULL, NULL, digest, expires_ms, revoked_ms FROM operator_keys WHERE prefix = $1",
+             SELECT k.id, NULL, NULL, NULL, NULL, k.digest, k.expires_ms, k.revoked_ms, k.created_ms,
+                 k.last_used_ms, NULL, s.root_id, s.idle_ms
+             FROM operator_keys AS k LEFT JOIN sessions AS s ON s.key_id = k.id WHERE k.prefix = $1",
         )
         .bind(prefix)
         .fetch_all(self.database().readers())
@@ -303,6 +335,9 @@ impl Store {
                 return Ok(None);
             }
             let whom = whom(row)?;
+            if is_idle(row, self.inner.keys.last_used(whom.key()), now_ms)? {
+                return Ok(None);
+            }
             self.inner.keys.believe(digest, whom, expires_ms.map(|expires| expires - now_ms));
             return Ok(Some(whom));
         }
@@ -336,6 +371,13 @@ impl Store {
     }
 }
 
+/// The beginning of the names of links of keys, and of the keys that they are exchanged for.
+const OF_KEY: &str = "web UI of key ";
+
+fn name_of_link(key: KeyId) -> String {
+    format!("{OF_KEY}{key}")
+}
+
 const READ: &str = "read keys";
 
 async fn insert_key(
@@ -343,11 +385,12 @@ async fn insert_key(
     project: ProjectId,
     secret: &ApiKeySecret,
     key: &NewKey,
+    person: Option<PersonId>,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "INSERT INTO api_keys
-             (id, project_id, name, role, agent_id, prefix, digest, created_ms, expires_ms, kind)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+             (id, project_id, name, role, agent_id, prefix, digest, created_ms, expires_ms, kind, person_id)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     )
     .bind(secret.id)
     .bind(project)
@@ -359,6 +402,7 @@ async fn insert_key(
     .bind(now_ms())
     .bind(key.expires_ms)
     .bind(key.agent.map_or(key.kind, |_| KeyKind::Agent).as_str())
+    .bind(person)
     .execute(connection)
     .await
     .map(drop)
@@ -373,7 +417,8 @@ fn prefix_among<'t>(marks: &[&str], text: &'t str) -> Option<&'t str> {
     let mark = marks.iter().find(|mark| text.starts_with(**mark))?;
     let digits = &text.as_bytes()[mark.len()..];
     let is_hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let well_formed = digits.len() == 2 * RANDOM_BYTES && digits.iter().all(is_hex);
+    let bytes = if *mark == SESSION_MARK { SESSION_BYTES } else { RANDOM_BYTES };
+    let well_formed = digits.len() == 2 * bytes && digits.iter().all(is_hex);
     well_formed.then(|| &text[..mark.len() + PREFIX_DIGITS])
 }
 
@@ -382,7 +427,12 @@ fn whom(row: &AnyRow) -> Result<Authenticated, StoreError> {
     let key = id(row, "id")?;
     let Some(project) = optional_id(row, "project_id")? else { return Ok(Authenticated::Operator { key }) };
     let scope = ProjectScope::new(project, optional_id(row, "agent_id")?);
-    Ok(Authenticated::Project(Principal { scope, key, role: role(row)?, kind: kind(row)? }))
+    let actor = match (scope.agent(), optional_id(row, "person_id")?, optional_id(row, "root_id")?) {
+        (Some(agent), ..) => Actor::Agent(agent),
+        (None, Some(person), _) => Actor::Person(person),
+        (None, None, root) => Actor::Key(root.unwrap_or(key)),
+    };
+    Ok(Authenticated::Project(Principal { scope, key, role: role(row)?, kind: kind(row)?, actor }))
 }
 
 fn role(row: &AnyRow) -> Result<Role, StoreError> {
@@ -416,6 +466,39 @@ fn key_info(row: &AnyRow) -> Result<ApiKeyInfo, StoreError> {
         revoked_ms: row.try_get("revoked_ms").doing(READ)?,
         last_used_ms: row.try_get("last_used_ms").doing(READ)?,
     })
+}
+
+/// Whether a row of a key with its session was not used for longer than the session allows.
+fn is_idle(row: &AnyRow, used_here: Option<Millis>, now_ms: Millis) -> Result<bool, StoreError> {
+    const DOING: &str = "read a session";
+    let Some(idle_ms) = row.try_get::<Option<Millis>, _>("idle_ms").doing(DOING)? else { return Ok(false) };
+    let created: Millis = row.try_get("created_ms").doing(DOING)?;
+    let used: Option<Millis> = row.try_get("last_used_ms").doing(DOING)?;
+    let last = created.max(used.unwrap_or(0)).max(used_here.unwrap_or(0));
+    Ok(last.saturating_add(idle_ms) <= now_ms)
+}
+
+async fn valid_key(
+    connection: &mut AnyConnection,
+    project: ProjectId,
+    key: KeyId,
+    now_ms: Millis,
+) -> Result<Option<(ApiKeyInfo, Option<PersonId>)>, StoreError> {
+    const DOING: &str = "find the key of a link";
+    let row = sqlx::query(
+        "SELECT id, project_id, name, role, kind, agent_id, prefix, created_ms, expires_ms, revoked_ms, last_used_ms,
+             person_id
+         FROM api_keys
+         WHERE id = $1 AND project_id = $2 AND revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > $3)",
+    )
+    .bind(key)
+    .bind(project)
+    .bind(now_ms)
+    .fetch_optional(connection)
+    .await
+    .doing(DOING)?;
+    let found = |row: &sqlx::any::AnyRow| Ok((key_info(row)?, optional_id(row, "person_id")?));
+    row.as_ref().map(found).transpose()
 }
 
 /// Once a minute, writes cached times of last use and deletes expired rows.

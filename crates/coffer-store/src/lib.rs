@@ -40,6 +40,7 @@ mod leases;
 mod lineage;
 mod load;
 mod models;
+mod people;
 mod policy;
 mod projects;
 mod prune;
@@ -99,13 +100,14 @@ pub use forge::{
     NewRepository, NewStatus, PullRow, RepositoryRow, StatusRow,
 };
 pub use git::{GitOperation, GitOutcome, GitRemote, GitState};
-pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey};
+pub use keys::{ApiKeyInfo, ApiKeySecret, NewKey, NewSession, SessionRow};
 pub use lineage::{Lineage, Relative};
 pub use load::WriteLoad;
 pub use models::{
     CallOutcome, GrantRow, GrantTotals, ModelBodies, ModelCallFilter, ModelCallRow, ModelKey, ModelLimit,
     NewCall, NewGrant, Periods, Reserved, Settled, VersionedModelPolicy, Worth,
 };
+pub use people::{ActorName, PersonRow};
 pub use policy::{TakenKey, VersionedPolicy};
 pub use projects::Project;
 pub use prune::{Cutoffs, Pruned};
@@ -118,7 +120,7 @@ pub use sandbox::{
     BadCursor, Bounds, Changes, Cursor, Deadline, EventRow, Idempotency, Inserted, ListFilter, NewSandbox,
     Order, Origin, Page, PlacedTemplate, Placement, SandboxRow, Transition,
 };
-pub use scope::{Authenticated, Operator, Principal, ProjectScope, Scope};
+pub use scope::{Actor, Authenticated, Operator, Principal, ProjectScope, Scope};
 pub use sealing::{BadMasterKey, MasterKey};
 pub use search::{Found, FoundKind};
 pub use secret::Secret;

@@ -5,7 +5,9 @@
 //! ([`Operator::acting_for`]), and sees one project, or what one agent of it owns. An [`Operator`] sees
 //! everything: for the server's own work and for callers with an operator's key.
 
-use coffer_core::{AgentId, KeyId, KeyKind, ProjectId, Role};
+use std::fmt;
+
+use coffer_core::{AgentId, KeyId, KeyKind, PersonId, ProjectId, Role};
 
 /// Sees one project and nothing else; an agent's sees only the agent's own sandboxes there. Only
 /// authentication and the server itself create one.
@@ -51,6 +53,17 @@ impl Operator {
     pub const fn acting_for(&self, project: ProjectId, agent: Option<AgentId>) -> ProjectScope {
         ProjectScope::new(project, agent)
     }
+
+    /// An operator's session in a project: a person with the role admin.
+    pub const fn visiting(&self, project: ProjectId, session: KeyId) -> Principal {
+        Principal {
+            scope: ProjectScope::new(project, None),
+            key: session,
+            role: Role::Admin,
+            kind: KeyKind::Person,
+            actor: Actor::Operator(session),
+        }
+    }
 }
 
 /// A request with a valid key of a project.
@@ -60,6 +73,40 @@ pub struct Principal {
     pub key: KeyId,
     pub role: Role,
     pub kind: KeyKind,
+    /// As records of its actions name it.
+    pub actor: Actor,
+}
+
+impl Principal {
+    /// The person, if the key is held by one whose name is known.
+    pub const fn person(&self) -> Option<PersonId> {
+        match self.actor {
+            Actor::Person(person) => Some(person),
+            Actor::Agent(_) | Actor::Key(_) | Actor::Operator(_) => None,
+        }
+    }
+}
+
+/// Who acts, as records name it. A session's actions are those of its person, or else of the key that began it: records
+/// outlive sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Actor {
+    Agent(AgentId),
+    Person(PersonId),
+    Key(KeyId),
+    /// An operator who looks into a project.
+    Operator(KeyId),
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Agent(agent) => write!(f, "agent:{agent}"),
+            Self::Person(person) => write!(f, "person:{person}"),
+            Self::Key(key) => write!(f, "key:{key}"),
+            Self::Operator(key) => write!(f, "operator:{key}"),
+        }
+    }
 }
 
 /// The holder of a valid key.

@@ -174,6 +174,7 @@ impl Server {
             output: settings.output,
             tasks: settings.tasks,
             webhooks: settings.webhooks,
+            sessions: settings.session,
             artifacts: settings.artifacts,
             code: settings.code,
             builds: settings.builds,

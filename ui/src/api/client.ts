@@ -1,7 +1,7 @@
 // Calls of the API, typed by its description. A refusal becomes an `ApiError` with the server's own words.
 import createClient, { type Middleware } from "openapi-fetch";
 import type { components, paths } from "./schema";
-import { session, setSession } from "./session";
+import { proof, session, setSession } from "./session";
 
 export type Schemas = components["schemas"];
 
@@ -47,22 +47,21 @@ export function unreachable(method = "GET"): ApiError {
   return new ApiError(0, "unreachable", "the server does not answer", hint);
 }
 
-/** A key that is not good any more ends the session, wherever that is noticed. */
-export function ifSignedOut(status: number, used: string | undefined) {
-  if (status === 401 && used !== undefined && used === (session()?.project?.key ?? session()?.operatorKey)) {
-    setSession(undefined, "Your key is not accepted any more: it has expired or was revoked.");
+/** A session that is not good any more ends here too, wherever that is noticed. */
+export function ifSignedOut(status: number, used: string | null | undefined) {
+  if (status === 401 && used !== undefined && used !== null && used === session()?.secret) {
+    setSession(undefined, "You were signed out: the session has expired or was ended.");
   }
 }
 
-function keyed(key: () => string | undefined): Middleware {
+function proven(as: "project" | "operator"): Middleware {
   return {
     onRequest({ request }) {
-      const value = key();
-      if (value !== undefined) request.headers.set("X-API-KEY", value);
+      for (const [name, value] of Object.entries(proof(as))) request.headers.set(name, value);
       return request;
     },
     onResponse({ request, response }) {
-      ifSignedOut(response.status, request.headers.get("X-API-KEY") ?? undefined);
+      ifSignedOut(response.status, request.headers.get("X-Coffer-Session"));
     },
     onError({ request }) {
       return unreachable(request.method);
@@ -70,13 +69,13 @@ function keyed(key: () => string | undefined): Middleware {
   };
 }
 
-/** With the key of the project that is looked at. */
+/** In the project that is looked at. */
 export const api = createClient<paths>({ baseUrl: "" });
-api.use(keyed(() => session()?.project?.key));
+api.use(proven("project"));
 
-/** With the operator's key. */
+/** As the operator, or whoever is signed in, in no project. */
 export const operatorApi = createClient<paths>({ baseUrl: "" });
-operatorApi.use(keyed(() => session()?.operatorKey));
+operatorApi.use(proven("operator"));
 
 /** The data of an answer, or the refusal thrown. Routes that can also answer with plain text do so unasked by this. */
 export async function take<T>(
@@ -88,12 +87,13 @@ export async function take<T>(
 }
 
 /** A request outside of the description: E2B's routes, and streams. */
-export async function raw(path: string, init: RequestInit & { key?: string | null } = {}): Promise<Response> {
-  const { key: wanted, ...rest } = init;
-  // `null` is a request without a key.
-  const key = wanted === undefined ? session()?.project?.key : (wanted ?? undefined);
-  const headers = new Headers(rest.headers);
-  if (key !== undefined) headers.set("X-API-KEY", key);
+export async function raw(
+  path: string,
+  init: RequestInit & { as?: "project" | "operator" | "nobody" } = {},
+): Promise<Response> {
+  const { as = "project", ...rest } = init;
+  const headers = new Headers(as === "nobody" ? {} : proof(as));
+  new Headers(rest.headers).forEach((value, name) => headers.set(name, value));
   let response: Response;
   try {
     response = await fetch(path, { ...rest, headers });
@@ -101,7 +101,7 @@ export async function raw(path: string, init: RequestInit & { key?: string | nul
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw unreachable(rest.method);
   }
-  ifSignedOut(response.status, key);
+  ifSignedOut(response.status, headers.get("X-Coffer-Session"));
   if (!response.ok) throw toError(await response.json().catch(() => undefined), response);
   return response;
 }

@@ -73,10 +73,12 @@ async function post(agent: Agent, method: string, type: string, body: BodyInit, 
   const extra = (more.headers ?? {}) as Record<string, string>;
   let response: Response;
   try {
-    // The project's key is not for sandboxes to see: agentd's own token is.
+    // What a sandbox gets is the token of its own agentd.
     response = await fetch(`/${method}`, {
       ...more,
       method: "POST",
+      // The session is not for sandboxes to see.
+      credentials: "omit",
       body,
       headers: { ...headers(agent, type), ...extra },
     });

@@ -113,19 +113,23 @@ export function startLive(queries: QueryClient) {
   const freshener = new Freshener(queries);
   let socket: WebSocket | undefined;
   let retry: ReturnType<typeof setTimeout> | undefined;
-  let usedKey: string | undefined;
+  let used: string | undefined;
   let last: number | undefined;
   let failures = 0;
 
   const open = () => {
     clearTimeout(retry);
-    const key = usedKey;
-    if (key === undefined) return become("off");
+    const mineNow = session();
+    if (used === undefined || mineNow?.project === undefined) return become("off");
     become(failures === 0 ? "connecting" : "away");
     const address = new URL("/api/v1/events/ws", location.href);
     address.protocol = address.protocol.replace("http", "ws");
     if (last !== undefined) address.searchParams.set("after", String(last));
-    const mine = new WebSocket(address, ["coffer.events.v1", `coffer.key.${key}`]);
+    const mine = new WebSocket(address, [
+      "coffer.events.v1",
+      `coffer.session.${mineNow.secret}`,
+      `coffer.project.${mineNow.project.projectId}`,
+    ]);
     socket = mine;
     mine.onopen = () => {
       // Without a last number nothing tells what happened before: look at everything once.
@@ -142,7 +146,7 @@ export function startLive(queries: QueryClient) {
     };
     mine.onclose = ({ code }) => {
       if (socket !== mine) return;
-      // The key is not good any more; whoever asks with it is told so, and that ends the session.
+      // The session has ended; the next request is told so, and that ends it here.
       if (code === NOT_ALLOWED) void raw("/api/v1/me").catch(() => undefined);
       failures += 1;
       become("away");
@@ -151,9 +155,10 @@ export function startLive(queries: QueryClient) {
   };
 
   const follow = () => {
-    const key = session()?.project?.key;
-    if (key === usedKey) return;
-    usedKey = key;
+    const mine = session();
+    const next = mine?.project === undefined ? undefined : `${mine.secret} ${mine.project.projectId}`;
+    if (next === used) return;
+    used = next;
     last = undefined;
     failures = 0;
     const old = socket;

@@ -1,44 +1,48 @@
-// Names for the callers that the server records as `key:…`, `agent:…` and `operator:…`.
+// Names for the callers that the server records as `person:…`, `key:…`, `agent:…` and `operator:…`.
 import { useCallback, useMemo } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { useAgentNames } from "./agents";
 import { api, take } from "./client";
-import { may, useSession } from "./session";
+import { useSession } from "./session";
 
-/** Turns an actor on record into a name. Keys have names only for admins; for others they are people of the project. */
+/** Turns an actor on record into a name, also one who has left. */
 export function useNameOf(): (actor: string | null | undefined) => string {
-  const mine = useSession()?.project?.keyId;
+  const signedIn = useSession();
+  const mine = signedIn?.actor;
   const agents = useAgentNames();
   const { data } = useQuery({
-    queryKey: ["keys"],
-    queryFn: () => take(api.GET("/api/v1/keys")),
-    enabled: may("admin"),
+    queryKey: ["actors"],
+    queryFn: () => take(api.GET("/api/v1/actors")),
+    enabled: signedIn?.project !== undefined,
     staleTime: 60_000,
   });
-  const keys = useMemo(() => new Map(data?.items.map((key) => [key.id, key.name])), [data]);
-  return useCallback((actor) => nameOfActor(actor, { mine, agents, keys }), [mine, agents, keys]);
+  const names = useMemo(() => new Map(data?.items.map((one) => [one.actor, one.name])), [data]);
+  return useCallback((actor) => nameOfActor(actor, { mine, agents, names }), [mine, agents, names]);
 }
 
-/** The server names the key of a sign-in link after the key that created the link. */
+/** The server names the keys of sign-in links, and sessions, after the key that began them. */
 const OF_KEY = "web UI of key ";
 /** Links create links; longer chains than this are not followed. */
 const MOST_LINKS = 8;
+/** Names that the server gives to what has no name of a person. */
+const NAMELESS = ["web UI", "sign-in link of a person"];
 
-function nameOfKey(id: string, keys: Map<string, string>): string | undefined {
-  let name = keys.get(id);
+function nameOfKey(actor: string, names: Map<string, string>): string | undefined {
+  let name = names.get(actor);
   for (let links = 0; name?.startsWith(OF_KEY) && links < MOST_LINKS; links += 1) {
-    name = keys.get(name.slice(OF_KEY.length));
+    name = names.get(`key:${name.slice(OF_KEY.length)}`);
   }
-  return name?.startsWith(OF_KEY) ? undefined : name;
+  return name === undefined || name.startsWith(OF_KEY) || NAMELESS.includes(name) ? undefined : name;
 }
 
 export function nameOfActor(
   actor: string | null | undefined,
-  known: { mine?: string; agents: Map<string, string>; keys: Map<string, string> },
+  known: { mine?: string; agents: Map<string, string>; names: Map<string, string> },
 ): string {
-  const [, kind, id] = /^(key|agent|operator):(.+)$/.exec(actor ?? "") ?? [];
+  const [, kind, id] = /^(key|agent|operator|person):(.+)$/.exec(actor ?? "") ?? [];
   if (kind === undefined || id === undefined) return actor === null || actor === undefined ? "Cofferdam" : actor;
+  if (actor === known.mine) return "You";
   if (kind === "operator") return "an operator";
   if (kind === "agent") return known.agents.get(id) ?? "an agent";
-  return id === known.mine ? "You" : (nameOfKey(id, known.keys) ?? "a colleague");
+  return nameOfKey(actor as string, known.names) ?? "a colleague";
 }

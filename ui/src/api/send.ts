@@ -1,6 +1,6 @@
 // An upload that tells how far it is: fetch cannot.
 import { ifSignedOut, toError, unreachable } from "./client";
-import { session } from "./session";
+import { proof } from "./session";
 
 /** Sends bytes without holding them in memory. Returns the answer's JSON, or throws the server's refusal. */
 export function send(
@@ -9,19 +9,19 @@ export function send(
   body: Blob,
   progress: (sent: number, total: number) => void,
 ): Promise<unknown> {
-  const key = session()?.project?.key;
+  const mine = proof();
   return new Promise((done, failed) => {
     const request = new XMLHttpRequest();
     request.open(method, path);
     request.responseType = "json";
     request.setRequestHeader("content-type", "application/octet-stream");
-    if (key !== undefined) request.setRequestHeader("X-API-KEY", key);
+    for (const [name, value] of Object.entries(mine)) request.setRequestHeader(name, value);
     request.upload.onprogress = (event) => event.lengthComputable && progress(event.loaded, event.total);
     request.onerror = () => failed(unreachable(method));
     request.onload = () => {
       const { status, response: answer } = request as { status: number; response: unknown };
       if (status >= 200 && status < 300) return done(answer);
-      ifSignedOut(status, key);
+      ifSignedOut(status, mine["X-Coffer-Session"]);
       failed(toError(answer, new Response(null, { status, headers: headersOf(request) })));
     };
     request.send(body);

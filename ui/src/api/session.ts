@@ -1,60 +1,75 @@
-// The session of this browser. The key is sent as a header and is never in a URL. A tab keeps it in sessionStorage and hands it to
-// other tabs of this browser that ask for it; it outlives the browser only if the person chose to stay signed in.
+// The session of this browser. The browser holds half of its secret in a cookie that no script can read; the page holds the
+// other half here, in the storage of this origin, and sends it as a header. Neither opens anything alone. All tabs share it.
 import { useSyncExternalStore } from "react";
 
-export interface ProjectKey {
-  key: string;
+export interface OpenProject {
   projectId: string;
   projectName: string;
   role: string;
-  /** Which key it is, as the server records it. */
-  keyId?: string;
-  /** Set if the key is an agent's, which sees only its own sandboxes. */
+  /** Set if the session were an agent's, which sees only its own sandboxes. */
   agentId?: string;
   /** The domain of sandboxes' ports, if the server has one. */
   domain?: string;
 }
 
 export interface Session {
+  id: string;
+  /** The page's half of the secret. */
+  secret: string;
+  /** Whether it is an operator's, who may open any project. */
+  operating: boolean;
+  /** Who acts, as the server records it. */
+  actor?: string;
+  /** The person's name. */
+  name?: string;
   /** The open project. An operator may have none yet. */
-  project?: ProjectKey;
-  operatorKey?: string;
+  project?: OpenProject;
 }
 
-type Note =
-  | { kind: "ask" }
-  | { kind: "answer"; session: Session }
-  | { kind: "ended"; key: string }
-  | { kind: "renamed"; project: ProjectKey };
+const PLACE = "coffer.page";
+/** The project that an operator has open in this tab. */
+const OPEN = "coffer.project";
+/** Where versions before the cookie had a key. */
+const KEY_PLACE = "coffer.session";
 
-const PLACE = "coffer.session";
-const ANSWER_MS = 200;
 const listeners = new Set<() => void>();
-// A browser without it, or a test without a browser, has tabs that know nothing of each other.
-const tabs = typeof BroadcastChannel === "undefined" ? undefined : new BroadcastChannel("coffer.tabs");
 let current: Session | undefined = load();
 let endedBecause: string | undefined;
 
-function stored(place: () => Storage): Session | undefined {
+function read<T>(place: () => Storage, name: string): T | undefined {
   try {
-    const text = place().getItem(PLACE);
-    return text === null ? undefined : (JSON.parse(text) as Session);
+    const text = place().getItem(name);
+    return text === null ? undefined : (JSON.parse(text) as T);
   } catch {
     return undefined;
   }
 }
 
-function load(): Session | undefined {
-  return stored(() => sessionStorage) ?? stored(() => localStorage);
+function write(place: () => Storage, name: string, value: unknown) {
+  try {
+    if (value === undefined) place().removeItem(name);
+    else place().setItem(name, JSON.stringify(value));
+  } catch {
+    // A browser that stores nothing asks people to sign in again after a reload.
+  }
 }
 
-function write(place: () => Storage, next: Session | undefined) {
-  try {
-    if (next === undefined) place().removeItem(PLACE);
-    else place().setItem(PLACE, JSON.stringify(next));
-  } catch {
-    // A browser that stores nothing asks for the key again after a reload.
-  }
+function load(): Session | undefined {
+  const stored = read<Session>(() => localStorage, PLACE);
+  if (typeof stored?.secret !== "string" || typeof stored.id !== "string") return undefined;
+  // Each tab of an operator may show another project.
+  const open = stored.operating ? read<OpenProject>(() => sessionStorage, OPEN) : undefined;
+  return open === undefined ? stored : { ...stored, project: open };
+}
+
+/** The key that an earlier version stored, which is removed at once: it is exchanged for a session. */
+export function takeStoredKey(): string | undefined {
+  type Stored = { operatorKey?: string; project?: { key?: string } };
+  const places = [() => sessionStorage, () => localStorage];
+  const found = places.map((place) => read<Stored>(place, KEY_PLACE));
+  for (const place of places) write(place, KEY_PLACE, undefined);
+  const stored = found.find((one) => one !== undefined);
+  return stored?.operatorKey ?? stored?.project?.key;
 }
 
 export function session(): Session | undefined {
@@ -66,70 +81,32 @@ export function whyEnded(): string | undefined {
   return endedBecause;
 }
 
-/** Whether the session outlives this browser's tabs. */
-export function staysSignedIn(): boolean {
-  return stored(() => localStorage) !== undefined;
-}
-
-/** Keeps the session on this computer, or stops keeping it. */
-export function staySignedIn(stay: boolean) {
-  write(() => localStorage, stay ? current : undefined);
-}
-
 function become(next: Session | undefined, because?: string) {
   current = next;
   endedBecause = because;
-  write(() => sessionStorage, next);
   for (const listener of listeners) listener();
 }
 
-/** What two tabs of one session share, also if an operator looks at a different project in each. */
-const keyOf = (of: Session | undefined) => of?.operatorKey ?? of?.project?.key;
-
-/** Begins or ends the session, or opens another project. Signing out ends it in all tabs that share it. */
+/** Begins or ends the session of all tabs, or opens another project in this one. */
 export function setSession(next: Session | undefined, because?: string) {
-  const mine = keyOf(current);
-  // The computer keeps what this tab shows now. Another person's session there is not this tab's to change.
-  if (staysSignedIn() && keyOf(stored(() => localStorage)) === mine) write(() => localStorage, next);
-  if (next === undefined && mine !== undefined) tabs?.postMessage({ kind: "ended", key: mine } satisfies Note);
+  write(() => localStorage, PLACE, next);
+  write(() => sessionStorage, OPEN, next?.operating ? next.project : undefined);
   become(next, because);
 }
 
-/** Gives the open project its new name, in all tabs. */
+/** Gives the open project its new name. */
 export function renameProject(name: string) {
   if (current?.project === undefined || current.project.projectName === name) return;
-  const project = { ...current.project, projectName: name };
-  tabs?.postMessage({ kind: "renamed", project } satisfies Note);
-  become({ ...current, project });
+  setSession({ ...current, project: { ...current.project, projectName: name } });
 }
 
-let answered: (() => void) | undefined;
-
-tabs?.addEventListener("message", ({ data }: MessageEvent<Note>) => {
-  if (data.kind === "ask" && current !== undefined) {
-    tabs.postMessage({ kind: "answer", session: current } satisfies Note);
-  } else if (data.kind === "answer" && current === undefined && answered !== undefined) {
-    become(data.session);
-    answered();
-  } else if (data.kind === "ended" && keyOf(current) === data.key) {
-    become(undefined);
-  } else if (data.kind === "renamed" && current?.project?.projectId === data.project.projectId) {
-    become({ ...current, project: { ...current.project, projectName: data.project.projectName } });
-  }
-});
-
-/** Asks the other tabs of this browser for their session; it has none if none of them answers soon. */
-export function askTabs(): Promise<void> {
-  if (current !== undefined || tabs === undefined) return Promise.resolve();
-  return new Promise((done) => {
-    const finish = () => {
-      clearTimeout(timer);
-      answered = undefined;
-      done();
-    };
-    const timer = setTimeout(finish, ANSWER_MS);
-    answered = finish;
-    tabs.postMessage({ kind: "ask" } satisfies Note);
+// What another tab of this browser stored: it signed in or out, or renamed the project.
+if (typeof addEventListener === "function") {
+  addEventListener("storage", ({ key }: StorageEvent) => {
+    if (key !== PLACE && key !== null) return;
+    const next = load();
+    if (next?.secret === current?.secret && next?.operating) return;
+    become(next);
   });
 }
 
@@ -142,7 +119,14 @@ export function useSession(): Session | undefined {
   return useSyncExternalStore(onSession, session);
 }
 
-/** Whether the key may do what needs that role. The server decides; this only spares people a refusal. */
+/** What requests carry next to the cookie: the page's half, and the project that is looked at. */
+export function proof(as: "project" | "operator" = "project"): Record<string, string> {
+  if (current === undefined) return {};
+  const project = as === "project" ? current.project?.projectId : undefined;
+  return { "X-Coffer-Session": current.secret, ...(project === undefined ? {} : { "X-Coffer-Project": project }) };
+}
+
+/** Whether the session may do what needs that role. The server decides; this only spares people a refusal. */
 export function may(role: "read" | "write" | "admin"): boolean {
   const order = ["read", "write", "admin"];
   const mine = current?.project;
@@ -152,12 +136,12 @@ export function may(role: "read" | "write" | "admin"): boolean {
 }
 
 /**
- * Why this key may not do what people and services with the role `write` may, as a sentence; undefined if it may. `what` is
+ * Why this person may not do what people and services with the role `write` may, as a sentence; undefined if they may. `what` is
  * a verb with its object: "create volumes".
  */
 export function whyNot(what: string): string | undefined {
   const mine = current?.project;
   if (mine === undefined) return "Open a project first.";
   if (mine.agentId !== undefined) return `An agent's key cannot ${what}. Sign in with a person's or a service's key.`;
-  return may("write") ? undefined : `Your key is read-only. To ${what}, sign in with a key of the role write or admin.`;
+  return may("write") ? undefined : `You may only read. To ${what}, ask an admin for the role write or admin.`;
 }

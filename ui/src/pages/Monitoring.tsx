@@ -56,12 +56,12 @@ function useQueue() {
   return useQuery({ queryKey: ["queue"], queryFn: () => take(api.GET("/api/v1/queue")), refetchInterval: 10_000 });
 }
 
-function useServerMetrics(operatorKey: string | undefined) {
+function useServerMetrics(operating: boolean) {
   return useQuery({
     queryKey: ["metrics"],
-    queryFn: async () => parseMetrics(await (await raw("/metrics", { key: operatorKey })).text()),
+    queryFn: async () => parseMetrics(await (await raw("/metrics", { as: "operator" })).text()),
     refetchInterval: 10_000,
-    enabled: operatorKey !== undefined,
+    enabled: operating,
   });
 }
 
@@ -77,7 +77,7 @@ function useQuotas() {
   return useQuery({ queryKey: ["quotas"], queryFn: () => take(api.GET("/api/v1/quotas")), refetchInterval: 15_000 });
 }
 
-function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
+function Alerts({ operating }: { operating: boolean }) {
   const attention = useQuery({
     queryKey: ["tasks", "attention"],
     queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { needs_attention: true, limit: 200 } } })),
@@ -87,7 +87,7 @@ function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
     queryFn: () => take(api.GET("/api/v1/webhooks", { params: { query: { limit: 200 } } })),
     refetchInterval: 15_000,
   });
-  const [budgets, quotas, queue, metrics] = [useBudgets(), useQuotas(), useQueue(), useServerMetrics(operatorKey)];
+  const [budgets, quotas, queue, metrics] = [useBudgets(), useQuotas(), useQueue(), useServerMetrics(operating)];
   const alerts = alertsOf({
     budgets: budgets.data?.items,
     quotas: quotas.data,
@@ -103,7 +103,7 @@ function Alerts({ operatorKey }: { operatorKey: string | undefined }) {
     ["tasks", attention],
     ["the queue", queue],
     ["webhooks", webhooks],
-    ...(operatorKey === undefined ? [] : ([["the server's figures", metrics]] as [string, typeof metrics][])),
+    ...(!operating ? [] : ([["the server's figures", metrics]] as [string, typeof metrics][])),
   ];
   // What could not be looked at may be on fire: that is not the same as quiet.
   const unknown = asked.filter(([, query]) => query.error !== null).map(([name]) => name);
@@ -407,8 +407,8 @@ function latency(metrics: Metrics, name: string): [string, string][] {
   });
 }
 
-function Server({ operatorKey }: { operatorKey: string }) {
-  const query = useServerMetrics(operatorKey);
+function Server() {
+  const query = useServerMetrics(true);
   const ready = useQuery({
     queryKey: ["ready"],
     queryFn: async () => (await raw("/api/v1/ready")).json() as Promise<{ version: string }>,
@@ -473,13 +473,13 @@ function Server({ operatorKey }: { operatorKey: string }) {
 }
 
 export function Monitoring() {
-  const { operatorKey, project } = useSession() ?? {};
+  const { operating = false, project } = useSession() ?? {};
   // An operator who has opened no project sees the server.
   if (project === undefined)
-    return <Page title="Monitoring">{operatorKey !== undefined && <Server operatorKey={operatorKey} />}</Page>;
+    return <Page title="Monitoring">{operating && <Server />}</Page>;
   return (
     <Page title="Monitoring">
-      <Alerts operatorKey={operatorKey} />
+      <Alerts operating={operating} />
       <Counts />
       <div className="grid gap-4 lg:grid-cols-2">
         <Spend />
@@ -489,7 +489,7 @@ export function Monitoring() {
         <AgentCosts />
         <CommandTimes />
       </div>
-      {operatorKey !== undefined && <Server operatorKey={operatorKey} />}
+      {operating && <Server />}
     </Page>
   );
 }

@@ -51,7 +51,7 @@ function NewProject({ onClose }: { onClose: () => void }) {
 }
 
 export function Projects() {
-  const operating = useSession()?.operatorKey !== undefined;
+  const operating = useSession()?.operating === true;
   const navigate = useNavigate();
   const projects = useProjects(operating);
   const [making, setMaking] = useState(false);

@@ -1,17 +1,16 @@
 import { useEffect, useState, type FormEvent } from "react";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { KeyRound } from "lucide-react";
-import { onSession, session, staySignedIn, whyEnded } from "../api/session";
+import { onSession, session, whyEnded } from "../api/session";
 import { linkToken, redeemLink, signInWithKey } from "../api/signIn";
 import { Button } from "../ui/Button";
 import { ErrorBox, Loading } from "../ui/feedback";
-import { CheckField, TextField } from "../ui/fields";
+import { TextField } from "../ui/fields";
 
 export function SignIn() {
   const navigate = useNavigate();
   const { to } = useSearch({ from: "/sign-in" });
   const [key, setKey] = useState("");
-  const [stay, setStay] = useState(false);
   const [busy, setBusy] = useState(linkToken !== undefined && session() === undefined);
   const [error, setError] = useState<unknown>();
 
@@ -21,7 +20,7 @@ export function SignIn() {
     redeemLink()
       ?.then(enter, setError)
       .finally(() => setBusy(false));
-    // Another tab may hand its session over while this page is open.
+    // Another tab may sign in while this page is open.
     return onSession(() => session() !== undefined && enter());
   }, [navigate, to]);
 
@@ -31,7 +30,6 @@ export function SignIn() {
     setError(undefined);
     try {
       await signInWithKey(key.trim());
-      if (stay) staySignedIn(true);
     } catch (refused) {
       setError(refused);
     } finally {
@@ -72,12 +70,6 @@ export function SignIn() {
               placeholder="e2b_…"
               autoComplete="current-password"
             />
-            <CheckField
-              label="Stay signed in on this computer"
-              checked={stay}
-              onChange={(event) => setStay(event.target.checked)}
-              hint="Otherwise this browser forgets the key when its last tab is closed."
-            />
             {error !== undefined && <ErrorBox error={error} />}
             <Button
               type="submit"
@@ -91,9 +83,9 @@ export function SignIn() {
             <details className="text-sm text-dim">
               <summary>Where do I get a key?</summary>
               <p className="mt-2">
-                Ask a colleague who is signed in for a sign-in link (account menu, “Copy a sign-in link”), or for a key
-                (Settings, Keys). If you started the server, run <code className="font-mono">coffer open</code>, or take
-                the key from the file <code className="font-mono">env</code> in its data directory.
+                Ask an admin of the project for a sign-in link (Settings, People), or for a key (Settings, Keys). If you
+                started the server, run <code className="font-mono">coffer open</code>, or take the key from the file{" "}
+                <code className="font-mono">env</code> in its data directory.
               </p>
             </details>
           </>

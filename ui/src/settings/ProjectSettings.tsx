@@ -180,7 +180,7 @@ function SettingsForm({ settings }: { settings: Tagged<Settings> }) {
 }
 
 export function ProjectSettings() {
-  const operating = useSession()?.operatorKey !== undefined;
+  const operating = useSession()?.operating === true;
   const project = useQuery({ queryKey: ["project"], queryFn: () => readTagged<Project>("/api/v1/project") });
   const settings = useQuery({
     queryKey: ["settings"],

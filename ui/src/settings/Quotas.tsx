@@ -3,7 +3,6 @@ import { useState, type FormEvent } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { toast } from "sonner";
 import type { Schemas } from "../api/client";
-import { session } from "../api/session";
 import { Button } from "../ui/Button";
 import { CopyAs } from "../ui/CopyAs";
 import { ErrorBox, Loaded } from "../ui/feedback";
@@ -35,7 +34,7 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
     Object.fromEntries(FIELDS.filter(([name]) => texts[name] !== "").map(([name]) => [name, Number(texts[name])]));
   const path = `/api/v1/projects/${project}/quotas`;
   const save = useMutation({
-    mutationFn: () => writeTagged<State>("PUT", path, wanted(), state.tag, session()?.operatorKey),
+    mutationFn: () => writeTagged<State>("PUT", path, wanted(), state.tag, "operator"),
     onSuccess: (next) => {
       queries.setQueryData(["project-quotas", project], next);
       setDrafts({});
@@ -82,7 +81,7 @@ function Form({ project, state }: { project: string; state: Tagged<State> }) {
 export function Quotas({ project }: { project: string }) {
   const query = useQuery({
     queryKey: ["project-quotas", project],
-    queryFn: () => readTagged<State>(`/api/v1/projects/${project}/quotas`, session()?.operatorKey),
+    queryFn: () => readTagged<State>(`/api/v1/projects/${project}/quotas`, "operator"),
     staleTime: 0,
   });
   return <Loaded query={query}>{(state) => <Form key={project} project={project} state={state} />}</Loaded>;

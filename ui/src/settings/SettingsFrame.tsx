@@ -7,6 +7,7 @@ import { TAB, Tabs } from "../ui/Tabs";
 
 const TABS = [
   ["/settings", "Project"],
+  ["/settings/people", "People"],
   ["/settings/keys", "Keys"],
   ["/settings/agents", "Agents"],
   ["/settings/secrets", "Secrets"],

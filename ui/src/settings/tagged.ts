@@ -6,8 +6,8 @@ export interface Tagged<T> {
   tag: string | null;
 }
 
-export async function readTagged<T>(path: string, key?: string): Promise<Tagged<T>> {
-  const answer = await raw(path, { key });
+export async function readTagged<T>(path: string, as?: "project" | "operator"): Promise<Tagged<T>> {
+  const answer = await raw(path, { as });
   return { value: (await answer.json()) as T, tag: answer.headers.get("etag") };
 }
 
@@ -16,10 +16,10 @@ export async function writeTagged<T>(
   path: string,
   body: unknown,
   tag: string | null,
-  key?: string,
+  as?: "project" | "operator",
 ): Promise<Tagged<T>> {
   const headers: Record<string, string> = { "content-type": "application/json" };
   if (tag !== null) headers["if-match"] = tag;
-  const answer = await raw(path, { method, key, headers, body: JSON.stringify(body) });
+  const answer = await raw(path, { method, as, headers, body: JSON.stringify(body) });
   return { value: (await answer.json()) as T, tag: answer.headers.get("etag") };
 }

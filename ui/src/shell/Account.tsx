@@ -9,14 +9,15 @@ import {
   Link2,
   LogOut,
   Monitor,
-  MonitorCheck,
   Moon,
   Sun,
   UserRound,
+  UsersRound,
 } from "lucide-react";
 import { toast } from "sonner";
-import { setSession, staySignedIn, staysSignedIn, useSession } from "../api/session";
-import { createSignInLink } from "../api/signIn";
+import { useNavigate } from "@tanstack/react-router";
+import { useSession } from "../api/session";
+import { createSignInLink, signOut } from "../api/signIn";
 import { SOUND, DESKTOP } from "../tasks/Attention";
 import { Button } from "../ui/Button";
 import { copyText } from "../ui/CopyAs";
@@ -113,22 +114,6 @@ function Notices() {
   );
 }
 
-function Stay() {
-  const [stays, setStays] = useState(staysSignedIn);
-  return (
-    <Choice
-      icon={<MonitorCheck aria-hidden className="size-4" />}
-      checked={stays}
-      onChange={(on) => {
-        staySignedIn(on);
-        setStays(on);
-      }}
-    >
-      Stay signed in on this computer
-    </Choice>
-  );
-}
-
 async function copyLink() {
   try {
     await copyText(await createSignInLink(), "a sign-in link: it works once, within two minutes");
@@ -139,6 +124,7 @@ async function copyLink() {
 
 export function Account({ onShortcuts }: { onShortcuts: () => void }) {
   const session = useSession();
+  const navigate = useNavigate();
   const project = session?.project;
   return (
     <DropdownMenu.Root>
@@ -148,17 +134,22 @@ export function Account({ onShortcuts }: { onShortcuts: () => void }) {
       <DropdownMenu.Portal>
         <DropdownMenu.Content align="end" className="z-50 w-72 rounded-lg border border-line bg-surface p-1 shadow-lg">
           <div className="px-2 py-1.5 text-xs text-dim">
-            {project === undefined ? "Operator" : `${project.role} key of ${project.projectName}`}
-            {project?.agentId !== undefined && " (an agent's)"}
+            {session?.name !== undefined && <p className="truncate text-sm font-medium text-ink">{session.name}</p>}
+            {session?.operating ? "Operator" : `${project?.role ?? ""} in ${project?.projectName ?? ""}`}
           </div>
           <DropdownMenu.Separator className="my-1 h-px bg-line" />
-          {project?.agentId === undefined && (
+          {project !== undefined && (
             <DropdownMenu.Item onSelect={() => void copyLink()} className={ITEM}>
               <Link2 aria-hidden className="size-4" />
               Copy a sign-in link
             </DropdownMenu.Item>
           )}
-          <Stay />
+          {project !== undefined && (
+            <DropdownMenu.Item onSelect={() => void navigate({ to: "/settings/people" })} className={ITEM}>
+              <UsersRound aria-hidden className="size-4" />
+              {session?.name === undefined && !session?.operating ? "Your name and sessions" : "People and sessions"}
+            </DropdownMenu.Item>
+          )}
           <DropdownMenu.Separator className="my-1 h-px bg-line" />
           <Notices />
           <DropdownMenu.Separator className="my-1 h-px bg-line" />
@@ -168,7 +159,7 @@ export function Account({ onShortcuts }: { onShortcuts: () => void }) {
             <Keyboard aria-hidden className="size-4" />
             Keyboard shortcuts
           </DropdownMenu.Item>
-          <DropdownMenu.Item onSelect={() => setSession(undefined)} className={ITEM}>
+          <DropdownMenu.Item onSelect={() => void signOut()} className={ITEM}>
             <LogOut aria-hidden className="size-4" />
             Sign out
           </DropdownMenu.Item>

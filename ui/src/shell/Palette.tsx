@@ -5,8 +5,8 @@ import { useNavigate } from "@tanstack/react-router";
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { LoaderCircle } from "lucide-react";
 import { api, take, type Schemas } from "../api/client";
-import { setSession, useSession } from "../api/session";
-import { visitProject } from "../api/signIn";
+import { useSession } from "../api/session";
+import { signOut, visitProject } from "../api/signIn";
 import { ErrorBox, toastError } from "../ui/feedback";
 import { plainText } from "../ui/format";
 import { matches } from "./matches";
@@ -91,12 +91,12 @@ const titleOf = (hit: Hit) => plainText(hit.kind === "pull" ? `#${hit.number} ${
 
 export function Palette({ onClose, onShortcuts }: { onClose: () => void; onShortcuts: () => void }) {
   const navigate = useNavigate();
-  const { project, operatorKey } = useSession() ?? {};
+  const { project, operating = false } = useSession() ?? {};
   const [typed, setTyped] = useState("");
   const [actions] = useState(pageActions);
   // An agent sees only what is its own, and the search is over the project.
   const found = useFound(typed, project !== undefined && project.agentId === undefined);
-  const projects = useProjects(operatorKey !== undefined);
+  const projects = useProjects(operating);
   const go = (act: () => unknown) => () => {
     onClose();
     act();
@@ -181,7 +181,7 @@ export function Palette({ onClose, onShortcuts }: { onClose: () => void; onShort
           <Command.Item className={ITEM} onSelect={go(() => setTheme("system"))}>
             Same theme as the system
           </Command.Item>
-          <Command.Item className={ITEM} onSelect={go(() => setSession(undefined))}>
+          <Command.Item className={ITEM} onSelect={go(() => void signOut())}>
             Sign out
           </Command.Item>
         </Command.Group>

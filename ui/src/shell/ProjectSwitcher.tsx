@@ -20,7 +20,7 @@ export function useProjects(enabled: boolean) {
 export function ProjectSwitcher() {
   const session = useSession();
   const navigate = useNavigate();
-  const operating = session?.operatorKey !== undefined;
+  const operating = session?.operating === true;
   const projects = useProjects(operating);
   const name = session?.project?.projectName ?? "No project";
   if (!operating) return <span className="truncate border-l border-line pl-3 text-dim">{name}</span>;

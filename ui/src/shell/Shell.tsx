@@ -46,12 +46,12 @@ const PLACES = [
 ] as const;
 
 function Places({ onGo }: { onGo?: () => void }) {
-  const { operatorKey, project } = useSession() ?? {};
+  const { operating = false, project } = useSession() ?? {};
   const link =
     "flex h-8 items-center gap-2.5 rounded-md px-2.5 text-sm text-dim hover:bg-raised hover:text-ink data-[status=active]:bg-accent-soft data-[status=active]:font-medium data-[status=active]:text-accent";
   return (
     <nav aria-label="Main" className="flex flex-col gap-0.5 p-2" onClick={onGo}>
-      {operatorKey !== undefined && (
+      {operating && (
         <Link to="/projects" className={link}>
           <FolderKanban aria-hidden className="size-4" />
           Projects

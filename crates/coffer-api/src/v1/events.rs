@@ -132,7 +132,7 @@ impl KeyWatch {
             loop {
                 tokio::time::sleep(KEY_LOOK).await;
                 // If the database does not answer, the next check decides.
-                if matches!(store.authenticate(key.reveal()).await, Ok(None)) {
+                if matches!(store.still_valid(key.reveal()).await, Ok(None)) {
                     return;
                 }
             }

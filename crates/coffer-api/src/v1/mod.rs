@@ -25,6 +25,7 @@ mod locate;
 mod logs;
 mod models;
 mod page;
+mod people;
 mod policy;
 mod projects;
 mod pulls;
@@ -130,6 +131,13 @@ fn described() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(session::me))
         .routes(routes!(session::sign_in))
         .routes(routes!(session::create_link))
+        .routes(routes!(session::begin, session::sessions, session::end_all))
+        .routes(routes!(session::end))
+        .routes(routes!(session::name_me))
+        .routes(routes!(people::list, people::create))
+        .routes(routes!(people::rename, people::remove))
+        .routes(routes!(people::invite))
+        .routes(routes!(people::actors))
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::detail, agents::remove))
         .routes(routes!(agents::define))

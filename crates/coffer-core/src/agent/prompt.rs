@@ -29,7 +29,8 @@ pub struct Said {
 impl Said {
     /// Whether somebody with a key of the project said it. Others are people on a forge.
     fn is_ours(&self) -> bool {
-        self.author.is_empty() || self.author.starts_with("key:") || self.author.starts_with("agent:")
+        const OURS: [&str; 4] = ["key:", "person:", "operator:", "agent:"];
+        self.author.is_empty() || OURS.iter().any(|kind| self.author.starts_with(kind))
     }
 
     /// As a template inserts it.

@@ -219,15 +219,20 @@ impl LocalForge {
             None,
             MOST_REVIEWS,
         );
+        // A person who got a name after a review, or after the pull request, is still the same one.
+        let persons = self.store.persons_of_keys(&self.scope).await?;
+        let whose = |actor: &String| persons.get(actor).unwrap_or(actor).clone();
+        let owner = whose(&pull.author);
         let mut last = std::collections::BTreeMap::new();
         for review in reviews.await? {
-            if review.author == pull.author || review.verdict == Some(Verdict::Comment) {
+            let reviewer = whose(&review.author);
+            if reviewer == owner || review.verdict == Some(Verdict::Comment) {
                 continue;
             }
             if review.author.starts_with("agent:") && review.verdict == Some(Verdict::Approve) {
                 continue;
             }
-            last.insert(review.author, (review.verdict, review.commit));
+            last.insert(reviewer, (review.verdict, review.commit));
         }
         if last.values().any(|(verdict, _)| *verdict == Some(Verdict::RequestChanges)) {
             return Ok(None);

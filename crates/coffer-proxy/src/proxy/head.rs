@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version, request, response};
 use percent_encoding::percent_decode_str;
 
 use super::answer::Refusal;
+use super::cookies;
 
 pub(super) const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-token");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -62,6 +63,7 @@ pub(super) fn wants_upgrade(request: &request::Parts) -> bool {
 pub(super) fn toward_agentd(request: &mut request::Parts) {
     origin_form(request);
     strip_hop_by_hop(&mut request.headers);
+    cookies::strip_session(&mut request.headers);
 }
 
 /// Makes a client's request the one that a server inside the sandbox gets.
@@ -78,6 +80,7 @@ pub(super) fn toward_port(
         request.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         request.headers.insert(UPGRADE, protocol);
     }
+    cookies::strip_session(&mut request.headers);
     // It was meant for us; code inside has no use for it.
     request.headers.remove(TRAFFIC_TOKEN);
     add_forwarded(&mut request.headers, peer);
@@ -97,6 +100,7 @@ pub(super) fn toward_client(response: &mut response::Parts) {
         response.headers.remove(CONTENT_LENGTH);
     }
     strip_hop_by_hop(&mut response.headers);
+    cookies::confine(&mut response.headers);
     // Strip headers that instruct a reverse proxy, such as `X-Accel-Redirect`, so that a sandbox cannot make
     // the proxy serve its own files.
     let orders: Vec<HeaderName> = response.headers.keys().filter(|name| is_order(name)).cloned().collect();

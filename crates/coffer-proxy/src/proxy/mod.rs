@@ -14,6 +14,7 @@
 
 mod address;
 mod answer;
+mod cookies;
 mod directory;
 #[cfg(any(test, fuzzing))]
 mod fuzz;
@@ -48,6 +49,7 @@ use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
 pub use self::answer::allow_preflight;
+pub use self::cookies::{KEY_PROTOCOL, PLAIN_COOKIE, SECURE_COOKIE, SESSION_HEADER, SESSION_PROTOCOL};
 pub use self::directory::{Directory, Gate, Guard};
 #[cfg(any(test, fuzzing))]
 pub use self::fuzz::fuzz_address;

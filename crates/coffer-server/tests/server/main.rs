@@ -52,6 +52,7 @@ mod rollback;
 mod schedules;
 mod search;
 mod secrets;
+mod sessions;
 mod shares;
 mod sizes;
 mod snapshots;

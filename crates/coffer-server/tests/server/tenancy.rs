@@ -153,6 +153,7 @@ fn body(method: &Method, path: &str) -> Value {
         }
         ("POST", path) if path.ends_with("/templates") => json!({"from": "template://none"}),
         ("POST", path) if path.ends_with("/winner") => json!({"entry": 1}),
+        ("PATCH", path) if path.contains("/people/") => json!({"name": "mischief"}),
         ("PATCH", path) if path.contains("/webhooks/") => json!({"description": "mischief"}),
         ("PUT", path) if path.contains("/protections/") => json!({}),
         ("POST", path) if path.ends_with("/connections") => {
@@ -189,6 +190,8 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
     let (agent, _) = agent(&app, "mine").await;
     let made = app.post("/api/v1/keys", json!({"name": "mine"})).await.expect(201).json();
     let volume = app.post("/api/v1/volumes", json!({"name": "mine-alone"})).await.expect(201).json();
+    let person = app.post("/api/v1/people", json!({"name": "Mine Alone"})).await.expect(201).json();
+    let session = app.post("/api/v1/sessions", json!({"key": app.key})).await.expect(201).json();
     let budget = json!({"period": "day", "amount": 1});
     let budget = app.post("/api/v1/budgets", budget).await.expect(201).json();
     app.put("/api/v1/secrets/mine-alone", json!({"value": "secret-of-mine"})).await.expect(201);
@@ -256,6 +259,8 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "hash" => "0".repeat(64),
         "name" => "node".to_string(),
         "preset" => "claude_code".to_string(),
+        "person" => person["id"].as_str().unwrap().to_string(),
+        "session" => session["id"].as_str().unwrap().to_string(),
         other => panic!("no id for {other}: teach this test"),
     };
     let openapi = app.get("/api/v1/openapi.json").await.expect(200).json();
@@ -285,7 +290,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         ]
         .into_iter()
         .any(|id| path.contains(id.as_str()))
-            || path.contains(made["id"].as_str().unwrap());
+            || [&made, &person, &session].iter().any(|one| path.contains(one["id"].as_str().unwrap()));
         if theirs {
             let expected = if path.contains("/projects") { 403 } else { 404 };
             assert_eq!(answer.status, expected, "{method} {path}: {}", answer.text());

@@ -57,7 +57,12 @@ impl Cache {
         state.used.insert(whom.key(), now_ms());
     }
 
-    pub(super) fn forget(&self, key: KeyId) {
+    /// When a key was last used here, if that is not on record yet.
+    pub(super) fn last_used(&self, key: KeyId) -> Option<Millis> {
+        self.lock().used.get(&key).copied()
+    }
+
+    pub(crate) fn forget(&self, key: KeyId) {
         self.lock().good.retain(|_, believed| believed.whom.key() != key);
     }
 

@@ -47,6 +47,39 @@ on_both! {
         assert!(!store.revoke_key(&operator, key.id()).await.unwrap(), "it was revoked before");
     }
 
+    async fn a_session_that_is_not_used_ends(database: &TestDatabase) {
+        let store = database.open().await;
+        let operator = store.operator();
+        let project = store.create_project(&operator, "p").await.unwrap();
+        let key = store.create_key(&operator, project, "laptop").await.unwrap();
+        let whom = store.authenticate(key.reveal()).await.unwrap().unwrap();
+        let session = |idle_ms| coffer_store::NewSession {
+            browser: "Firefox on Linux".into(),
+            address: "192.0.2.x".into(),
+            lasting_ms: 60_000,
+            idle_ms,
+        };
+        let idle = store.begin_session(&whom, session(0)).await.unwrap().unwrap();
+        let live = store.begin_session(&whom, session(60_000)).await.unwrap().unwrap();
+        assert_eq!(store.still_valid(idle.reveal()).await.unwrap(), None);
+        let found = store.still_valid(live.reveal()).await.unwrap().unwrap();
+        assert_eq!(found.key(), live.id());
+        // Records name the key that began it: the session's row does not stay.
+        let Authenticated::Project(principal) = found else { panic!("{found:?}") };
+        assert_eq!(principal.actor.to_string(), format!("key:{}", key.id()));
+        assert_eq!(store.authenticate(live.reveal()).await.unwrap(), None, "it is no key");
+        let listed = store.sessions(&whom).await.unwrap();
+        assert_eq!(listed.iter().map(|row| row.id).collect::<Vec<_>>(), [live.id()]);
+        for _ in 0..50 {
+            store.begin_session(&whom, session(60_000)).await.unwrap().unwrap();
+        }
+        let listed = store.sessions(&whom).await.unwrap();
+        assert_eq!(listed.len(), 50);
+        assert!(listed.iter().all(|row| row.id != live.id()), "the oldest of too many ends");
+        assert_eq!(store.end_sessions(&whom, None).await.unwrap(), 50);
+        assert_eq!(store.sessions(&whom).await.unwrap(), []);
+    }
+
     async fn a_link_is_exchanged_for_a_key_once(database: &TestDatabase) {
         let store = database.open().await;
         let operator = store.operator();

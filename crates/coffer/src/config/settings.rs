@@ -13,8 +13,8 @@ use coffer_node::WarmChoice;
 use coffer_node::features::{Lacking, UnknownFeature};
 use coffer_server::{
     ArtifactSettings, BuildSettings, CatalogueSettings, CodeSettings, ForgeSettings, LimitSettings,
-    MetricsSettings, ModelSettings, OutputSettings, RegistrySettings, TaskSettings, TraceSettings,
-    UsageSettings, WebhookSettings,
+    MetricsSettings, ModelSettings, OutputSettings, RegistrySettings, SessionSettings, TaskSettings,
+    TraceSettings, UsageSettings, WebhookSettings,
 };
 use coffer_store::{BadMasterKey, KeySource, MasterKey};
 use schemars::JsonSchema;
@@ -53,6 +53,7 @@ pub(crate) struct Settings {
     pub(crate) usage: UsageSettings,
     pub(crate) tasks: TaskSettings,
     pub(crate) webhooks: WebhookSettings,
+    pub(crate) session: SessionSettings,
     pub(crate) artifacts: ArtifactSettings,
     pub(crate) builds: BuildSettings,
     pub(crate) catalogue: CatalogueSettings,
@@ -249,6 +250,7 @@ impl Default for Settings {
             usage: UsageSettings::default(),
             tasks: TaskSettings::default(),
             webhooks: WebhookSettings::default(),
+            session: SessionSettings::default(),
             artifacts: ArtifactSettings::default(),
             builds: BuildSettings::default(),
             catalogue: CatalogueSettings::default(),
@@ -405,6 +407,7 @@ impl Settings {
             },
         )?;
         self.usage.check().map_err(|bad| Complaint::of(bad.key, bad.allowed))?;
+        self.session.check().map_err(|(key, why)| Complaint::of(key, why))?;
         self.forge.check().map_err(|(key, why)| Complaint::of(key, &why))?;
         self.models.check().map_err(|(key, why)| Complaint::of(key, why))?;
         self.catalogue.check().map_err(|why| Complaint::of("catalogue.build", &why))?;

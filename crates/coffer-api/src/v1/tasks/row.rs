@@ -13,10 +13,7 @@ use coffer_api_types::tasks::Task;
 
 /// Who asks, for the records.
 pub(super) fn actor<N>(caller: &Caller<N>) -> String {
-    match caller.scope.agent() {
-        Some(agent) => format!("agent:{agent}"),
-        None => format!("key:{}", caller.key_id),
-    }
+    caller.actor()
 }
 
 pub(super) fn tagged(task: TaskRow) -> (HeaderMap, Json<Task>) {

@@ -175,6 +175,29 @@ async fn a_port_gets_the_request_with_its_host_and_who_asked() {
 }
 
 #[tokio::test]
+async fn no_sandbox_sees_a_session_of_the_web_ui() {
+    let world = World::new().await;
+    Agentd::with_port(world.socket(), |stream| http(stream, show));
+    let session = "Cookie: a=1; __Host-coffer=secret; coffer_session=secret; b=2\r\nX-Coffer-Session: secret\r\n\
+                   Sec-WebSocket-Protocol: chat, coffer.session.secret, coffer.key.secret\r\n";
+    let id = &world.id;
+    let by_host = |port: u16| format!("GET / HTTP/1.1\r\nHost: {port}-{id}.test\r\n");
+    let by_headers = |port: u16| {
+        let host = world.address;
+        format!("GET /x HTTP/1.1\r\nHost: {host}\r\nE2b-Sandbox-Id: {id}\r\nE2b-Sandbox-Port: {port}\r\n")
+    };
+    for head in [by_host(3000), by_headers(3000)] {
+        let upgrade = "Connection: upgrade, close\r\nUpgrade: websocket\r\n";
+        for connection in ["Connection: close\r\n", upgrade] {
+            let reply = world.ask_raw(&format!("{head}{session}{connection}\r\n")).await;
+            assert!(reply.body.contains("cookie: a=1; b=2\n"), "{}", reply.body);
+            assert!(reply.body.contains("sec-websocket-protocol: chat\n"), "{}", reply.body);
+            assert!(!reply.body.contains("secret"), "{}", reply.body);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_traffic_token_guards_ports_but_not_agentd() {
     let mut world = World::new().await;
     world.target.traffic_token = Some("s3cret".into());
