@@ -8,7 +8,9 @@ use utoipa::{IntoParams, ToSchema};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct UsageQuery {
-    /// `day` (by default), `sandbox`; for operators `project` too.
+    /// `day` (by default), `sandbox`, `agent`, `model`, `task` or `repository`; for operators `project` too.
+    pub group_by: Option<String>,
+    /// The same, by its earlier name.
     pub group: Option<String>,
     /// The first day, in UTC, such as `2026-11-01`; 30 days before the last by default.
     pub from: Option<String>,
@@ -17,6 +19,8 @@ pub struct UsageQuery {
     /// Only of this sandbox.
     #[param(value_type = Option<String>)]
     pub sandbox: Option<SandboxId>,
+    /// `json`, or `csv` for all lines as a table, up to 10,000. `Accept: text/csv` does the same.
+    pub format: Option<String>,
 }
 
 /// Selects a project.
@@ -39,9 +43,21 @@ pub struct UsageEntry {
     /// The project, if grouped by project.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
-    /// The agent that owned the sandbox.
+    /// The agent, if grouped by agent; by sandbox, the agent that owned it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
+    /// The task, if grouped by task; null for what no task used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+    /// The model, if grouped by model. Time of sandboxes is not among its costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The repository of the task, if grouped by repository.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    /// The name of the agent or the title of the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// How long sandboxes ran; pauses do not count.
     pub running_seconds: f64,
     /// Their processors, times seconds.
@@ -50,7 +66,7 @@ pub struct UsageEntry {
     pub memory_gib_seconds: f64,
     /// Processor time that they actually used.
     pub cpu_used_seconds: f64,
-    /// At the prices of that time, without calls of models.
+    /// Of sandbox time, at the prices of that time.
     pub cost: f64,
     /// Calls of models through the gateway.
     #[serde(default)]
@@ -59,9 +75,15 @@ pub struct UsageEntry {
     pub model_input_tokens: i64,
     #[serde(default)]
     pub model_output_tokens: i64,
-    /// What they cost; budgets count it too.
+    /// What they cost.
     #[serde(default)]
     pub model_cost: f64,
+    /// What agents reported that models cost, where no call passed the gateway.
+    #[serde(default)]
+    pub reported_cost: f64,
+    /// Sandbox time and models, by whatever source; what budgets count.
+    #[serde(default)]
+    pub total_cost: f64,
     pub currency: String,
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::context::{Context, pick};
 use crate::failure::{Failure, Outcome};
+use crate::printer::print;
 use crate::project::project_named;
 use crate::{printer, sandboxes};
 
@@ -73,9 +74,13 @@ fn change(own: &mut Value, pair: &str) -> Result<(), Failure> {
 /// Show what sandboxes used and cost
 #[derive(Debug, Args)]
 pub struct Usage {
-    /// day or sandbox; for operators also project
-    #[arg(long, value_name = "GROUP", value_parser = ["day", "sandbox", "project"])]
-    group: Option<String>,
+    /// day, sandbox, agent, model, task or repository; for operators also project
+    #[arg(long, alias = "group", value_name = "GROUP",
+        value_parser = ["day", "sandbox", "agent", "model", "task", "repository", "project"])]
+    by: Option<String>,
+    /// All lines as a table for spreadsheets
+    #[arg(long)]
+    csv: bool,
     /// The first day, such as 2026-11-01
     #[arg(long, value_name = "DAY")]
     from: Option<String>,
@@ -96,24 +101,34 @@ impl Usage {
             Some(sandbox) => sandboxes::resolve(context, sandbox).await?.parse().ok(),
             None => None,
         };
-        let group = self.group.clone().unwrap_or_else(|| "day".into());
-        let query = UsageQuery { group: self.group, from: self.from, to: self.to, sandbox };
+        let by = self.by.clone().unwrap_or_else(|| "day".into());
+        let format = self.csv.then(|| "csv".to_string());
+        let query =
+            UsageQuery { group_by: self.by, group: None, from: self.from, to: self.to, sandbox, format };
+        if self.csv {
+            print(&context.client.usage_table(&query, self.all).await?);
+            return Ok(0);
+        }
         let usage = if self.all { context.client.usage_of_all(&query) } else { context.client.usage(&query) };
-        let first = match group.as_str() {
-            "sandbox" => "sandbox_id",
-            "project" => "project_id",
-            _ => "day",
+        let first: &[&str] = match by.as_str() {
+            "sandbox" => &["sandbox_id"],
+            "project" => &["project_id"],
+            "agent" => &["agent_id", "label"],
+            "task" => &["task_id", "label"],
+            "model" => &["model"],
+            "repository" => &["repository"],
+            _ => &["day"],
         };
-        let columns = [
-            first,
-            "running_seconds",
-            "cpu_seconds",
-            "memory_gib_seconds",
-            "cpu_used_seconds",
+        let figures = [
+            "total_cost",
             "cost",
+            "model_cost",
+            "reported_cost",
             "currency",
+            "model_calls",
+            "running_seconds",
         ];
-        context.printer.list(&usage.all().await?, &columns)?;
+        context.printer.list(&usage.all().await?, &[first, &figures].concat())?;
         Ok(0)
     }
 }

@@ -189,7 +189,7 @@ impl Store {
     /// The spending since `first_day` that counts for a budget.
     pub async fn spent(&self, _: &Operator, budget: &Budget, first_day: i64) -> Result<i64, StoreError> {
         let row = sqlx::query(
-            "SELECT CAST(COALESCE(SUM(cost_nanos + model_cost_nanos), 0) AS BIGINT) AS spent FROM usage
+            "SELECT CAST(COALESCE(SUM(cost_nanos + model_cost_nanos + reported_cost_nanos), 0) AS BIGINT) AS spent FROM usage
              WHERE project_id = $1 AND day >= $2 AND ($3 IS NULL OR sandbox_id = $3)",
         )
         .bind(budget.project)

@@ -59,6 +59,7 @@ mod select;
 mod settings;
 mod snapshot;
 mod snapshots;
+mod spending;
 mod storage;
 mod tasks;
 mod templates;

@@ -1,7 +1,7 @@
 //! Usage of sandboxes.
 
 use coffer_core::{AgentId, Millis, ProjectId, SandboxId};
-use sqlx::{AnyConnection, Row};
+use sqlx::{AnyConnection, AssertSqlSafe, Row};
 
 use crate::columns::{id, optional_id};
 use crate::error::Doing;
@@ -68,12 +68,64 @@ pub struct Charge {
     pub last: bool,
 }
 
+/// The task that the sandbox of usage `u` worked on. Attempts and entries keep the ids of sandboxes that were pruned.
+macro_rules! task {
+    () => {
+        "COALESCE((SELECT MIN(a.task_id) FROM task_attempts AS a
+             WHERE a.sandbox_id = u.sandbox_id AND a.project_id = u.project_id),
+         (SELECT MIN(c.task_id) FROM competition_entries AS e JOIN competitions AS c ON c.id = e.competition_id
+             WHERE e.sandbox_id = u.sandbox_id AND e.project_id = u.project_id),
+         (SELECT MIN(c.task_id) FROM competitions AS c
+             WHERE c.sandbox_id = u.sandbox_id AND c.project_id = u.project_id),
+         (SELECT s.task_id FROM sandboxes AS s WHERE s.id = u.sandbox_id AND s.project_id = u.project_id))"
+    };
+}
+
+/// The agent that worked in the sandbox of usage `u`.
+macro_rules! worker {
+    () => {
+        "COALESCE((SELECT MIN(a.agent_id) FROM task_attempts AS a
+             WHERE a.sandbox_id = u.sandbox_id AND a.project_id = u.project_id),
+         (SELECT MIN(e.agent_id) FROM competition_entries AS e
+             WHERE e.sandbox_id = u.sandbox_id AND e.project_id = u.project_id), u.agent_id)"
+    };
+}
+
 /// How usage is grouped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageGroup {
     Day,
     Sandbox,
     Project,
+    Agent,
+    Task,
+    Repository,
+    /// What models cost; time of sandboxes is not among it.
+    Model,
+}
+
+impl UsageGroup {
+    /// The key of a line, and what people call it, of usage `u`.
+    const fn key_and_label(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Day => ("CAST(1000000000 + u.day AS TEXT)", "NULL"),
+            Self::Sandbox => ("u.sandbox_id", "NULL"),
+            Self::Project => ("u.project_id", "NULL"),
+            Self::Agent => (
+                concat!("COALESCE(", worker!(), ", '')"),
+                "(SELECT g.name FROM agents AS g WHERE g.id = x.line)",
+            ),
+            Self::Task => (
+                concat!("COALESCE(", task!(), ", '')"),
+                "(SELECT t.title FROM tasks AS t WHERE t.id = x.line)",
+            ),
+            Self::Repository => (
+                concat!("COALESCE((SELECT t.repository FROM tasks AS t WHERE t.id = ", task!(), "), '')"),
+                "NULL",
+            ),
+            Self::Model => ("u.model", "NULL"),
+        }
+    }
 }
 
 /// Selects usage.
@@ -90,7 +142,7 @@ pub struct UsageFilter {
     pub limit: u32,
 }
 
-/// A line of usage. The key is a day (as ten digits), a sandbox's id or a project's.
+/// A line of usage. The key is a day (as ten digits), an id, or a name; empty where there is none, such as usage of no task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageLine {
     pub key: String,
@@ -98,6 +150,10 @@ pub struct UsageLine {
     pub agent: Option<AgentId>,
     pub amounts: Amounts,
     pub models: ModelAmounts,
+    /// What agents reported of calls that did not pass the gateway, in billionths of the currency.
+    pub reported_nanos: i64,
+    /// The name of an agent or the title of a task.
+    pub label: Option<String>,
 }
 
 impl Store {
@@ -144,21 +200,17 @@ impl Store {
         scope: &impl Scope,
         filter: &UsageFilter,
     ) -> Result<Vec<UsageLine>, StoreError> {
-        let rows = sqlx::query(match filter.group {
-            UsageGroup::Day => by!("CAST(1000000000 + day AS TEXT)", "MIN(project_id)", "MIN(agent_id)"),
-            UsageGroup::Sandbox => by!("sandbox_id", "MIN(project_id)", "MIN(agent_id)"),
-            UsageGroup::Project => by!("project_id", "MIN(project_id)", "NULL"),
-        })
-        .bind(scope.owner())
-        .bind(filter.from_day)
-        .bind(filter.to_day)
-        .bind(filter.sandbox)
-        .bind(filter.after.clone())
-        .bind(i64::from(filter.limit))
-        .bind(filter.project)
-        .fetch_all(self.database().readers())
-        .await
-        .doing(READ)?;
+        let rows = sqlx::query(AssertSqlSafe(lines_of(filter.group)))
+            .bind(scope.owner())
+            .bind(filter.from_day)
+            .bind(filter.to_day)
+            .bind(filter.sandbox)
+            .bind(filter.after.clone())
+            .bind(i64::from(filter.limit))
+            .bind(filter.project)
+            .fetch_all(self.database().readers())
+            .await
+            .doing(READ)?;
         let line = |row: &sqlx::any::AnyRow| {
             Ok(UsageLine {
                 key: row.try_get("line").doing(READ)?,
@@ -166,6 +218,8 @@ impl Store {
                 agent: optional_id(row, "line_agent")?,
                 amounts: amounts(row)?,
                 models: models(row)?,
+                reported_nanos: row.try_get("reported_nanos").doing(READ)?,
+                label: row.try_get("label").doing(READ)?,
             })
         };
         rows.iter().map(line).collect()
@@ -173,37 +227,55 @@ impl Store {
 }
 
 /// Sums of integers are NUMERIC in PostgreSQL, which `Any` cannot read.
-macro_rules! by {
-    ($key:literal, $project:literal, $agent:literal) => {
-        concat!(
-            "SELECT ",
-            $key,
-            " AS line, ",
-            $project,
-            " AS line_project, ",
-            $agent,
-            " AS line_agent,
-               CAST(SUM(running_ms) AS BIGINT) AS running_ms, CAST(SUM(cpu_ms) AS BIGINT) AS cpu_ms,
-               CAST(SUM(memory_mib_ms) AS BIGINT) AS memory_mib_ms,
-               CAST(SUM(cpu_used_us) AS BIGINT) AS cpu_used_us, CAST(SUM(cost_nanos) AS BIGINT) AS cost_nanos,
-               CAST(SUM(model_calls) AS BIGINT) AS model_calls,
-               CAST(SUM(model_input_tokens) AS BIGINT) AS model_input_tokens,
-               CAST(SUM(model_output_tokens) AS BIGINT) AS model_output_tokens,
-               CAST(SUM(model_cost_nanos) AS BIGINT) AS model_cost_nanos
-             FROM usage
-             WHERE ($1 IS NULL OR project_id = $1 OR agent_id = $1) AND day >= $2 AND day <= $3
-                 AND ($4 IS NULL OR sandbox_id = $4) AND ($5 IS NULL OR ",
-            $key,
-            " > $5) AND ($7 IS NULL OR project_id = $7)
-             GROUP BY ",
-            $key,
-            " ORDER BY ",
-            $key,
-            " LIMIT $6"
-        )
+fn lines_of(group: UsageGroup) -> String {
+    let (key, label) = group.key_and_label();
+    // A line of a task or an agent is of whoever the caller is.
+    let agent = match group {
+        UsageGroup::Day | UsageGroup::Sandbox => "MIN(x.agent_id)",
+        _ => "NULL",
     };
+    let (table, columns) = match group {
+        UsageGroup::Model => (
+            "model_usage",
+            "0 AS running_ms, 0 AS cpu_ms, 0 AS memory_mib_ms, 0 AS cpu_used_us, 0 AS cost_nanos,
+             u.calls AS model_calls, u.input_tokens AS model_input_tokens, u.output_tokens AS model_output_tokens,
+             CASE WHEN u.source = 'gateway' THEN u.cost_nanos ELSE 0 END AS model_cost_nanos,
+             CASE WHEN u.source = 'gateway' THEN 0 ELSE u.cost_nanos END AS reported_cost_nanos",
+        ),
+        _ => (
+            "usage",
+            "u.running_ms, u.cpu_ms, u.memory_mib_ms, u.cpu_used_us, u.cost_nanos, u.model_calls, u.model_input_tokens,
+             u.model_output_tokens, u.model_cost_nanos, u.reported_cost_nanos",
+        ),
+    };
+    let sandbox = match group {
+        UsageGroup::Model => "CAST($4 AS TEXT) IS NULL",
+        _ => "($4 IS NULL OR u.sandbox_id = $4)",
+    };
+    let sum = |column: &str| format!("CAST(SUM(x.{column}) AS BIGINT) AS {column}");
+    let sums = [
+        "running_ms",
+        "cpu_ms",
+        "memory_mib_ms",
+        "cpu_used_us",
+        "cost_nanos",
+        "model_calls",
+        "model_input_tokens",
+        "model_output_tokens",
+        "model_cost_nanos",
+    ]
+    .map(sum)
+    .join(", ");
+    format!(
+        "SELECT x.line AS line, MIN(x.project_id) AS line_project, {agent} AS line_agent, {label} AS label, {sums},
+             CAST(SUM(x.reported_cost_nanos) AS BIGINT) AS reported_nanos
+         FROM (SELECT {key} AS line, u.project_id, u.agent_id, {columns} FROM {table} AS u
+               WHERE ($1 IS NULL OR u.project_id = $1 OR u.agent_id = $1) AND u.day >= $2 AND u.day <= $3
+                   AND {sandbox} AND ($7 IS NULL OR u.project_id = $7)) AS x
+         WHERE ($5 IS NULL OR x.line > $5)
+         GROUP BY x.line ORDER BY x.line LIMIT $6"
+    )
 }
-use by;
 
 fn amounts(row: &sqlx::any::AnyRow) -> Result<Amounts, StoreError> {
     Ok(Amounts {

@@ -1,4 +1,3 @@
-import { lazy, Suspense } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, LoaderCircle } from "lucide-react";
@@ -8,18 +7,16 @@ import { useSandboxes } from "../api/sandboxes";
 import { useSession } from "../api/session";
 import { Badge } from "../ui/Badge";
 import { CopyAs, curl } from "../ui/CopyAs";
-import { Empty, ErrorBox, Loaded, Loading } from "../ui/feedback";
+import { Empty, ErrorBox, Loaded } from "../ui/feedback";
 import { bytes, duration, mebibytes, money, percentile, plainText, span } from "../ui/format";
 import { Card, Cell, Facts, Meter, Page, Table } from "../ui/layout";
 import { Ago } from "../ui/time";
 import { isPlumbing } from "../work/executions";
 import { alertsOf } from "./alerts";
-import { costsByAgent } from "./costs";
+import { failedSince, successByAgent } from "./costs";
+import { Spending } from "./Spending";
 import { gauge, parseMetrics, quantile, total, type Metrics } from "./metrics";
 
-const Chart = lazy(() => import("../ui/Chart").then((module) => ({ default: module.Chart })));
-
-const DAYS = 30;
 const TONES = { critical: "bad", warning: "warn", info: "info" } as const;
 
 function Figure({ name, value, tone }: { name: string; value: string | number; tone?: "bad" }) {
@@ -40,15 +37,29 @@ function Counts() {
   const errors = ended.sandboxes.filter(
     (sandbox) => sandbox.state === "error" && Date.parse(sandbox.ended_at ?? sandbox.created_at) > day,
   );
+  const attempts = useAttempts();
+  const failed = failedSince(attempts.data?.items ?? [], day);
   const plus = ended.hasNextPage ? "+" : "";
   return (
-    <div className="grid grid-cols-2 gap-3 sm:grid-cols-4">
+    <div className="grid grid-cols-2 gap-3 sm:grid-cols-3 lg:grid-cols-5">
       <Figure name="Running" value={count("running") + count("creating")} />
       <Figure name="Paused" value={count("paused")} />
       <Figure name="Created in 24 h" value={`${recent.length}${plus}`} />
-      <Figure name="Errors in 24 h" value={`${errors.length}${plus}`} tone={errors.length > 0 ? "bad" : undefined} />
+      <Figure name="Failed attempts in 24 h" value={failed} tone={failed > 0 ? "bad" : undefined} />
+      <Figure
+        name="Sandbox errors in 24 h"
+        value={`${errors.length}${plus}`}
+        tone={errors.length > 0 ? "bad" : undefined}
+      />
     </div>
   );
+}
+
+function useAttempts() {
+  return useQuery({
+    queryKey: ["tasks", "newest-attempts"],
+    queryFn: () => take(api.GET("/api/v1/attempts", { params: { query: { limit: 200 } } })),
+  });
 }
 
 /** What waits for its turn, and what has it. */
@@ -148,6 +159,11 @@ function Alerts({ operating }: { operating: boolean }) {
 
 function QueueCard() {
   const query = useQueue();
+  const tasks = useQuery({
+    queryKey: ["tasks", "titles"],
+    queryFn: () => take(api.GET("/api/v1/tasks", { params: { query: { limit: 200 } } })),
+  });
+  const titles = new Map(tasks.data?.items.map((task) => [task.id, task.title]));
   return (
     <Card title="Queue" actions={<CopyAs recipe={{ curl: curl("GET", "/api/v1/queue") }} />}>
       <Loaded query={query}>
@@ -177,9 +193,9 @@ function QueueCard() {
                       <Link
                         to="/tasks/$task"
                         params={{ task: run.task_id }}
-                        className="min-w-0 flex-1 truncate font-mono text-xs text-accent underline"
+                        className="min-w-0 flex-1 truncate text-accent underline"
                       >
-                        task {run.task_id}
+                        {plainText(titles.get(run.task_id) ?? `task ${run.task_id}`)}
                       </Link>
                     ) : (
                       <span className="min-w-0 flex-1 truncate font-mono text-xs">{run.run_id}</span>
@@ -194,60 +210,6 @@ function QueueCard() {
             )}
           </>
         )}
-      </Loaded>
-    </Card>
-  );
-}
-
-function Spend() {
-  const from = new Date(Date.now() - (DAYS - 1) * 86_400_000).toISOString().slice(0, 10);
-  const query = useQuery({
-    queryKey: ["usage", "day"],
-    queryFn: () => take(api.GET("/api/v1/usage", { params: { query: { group: "day", from, limit: 200 } } })),
-    refetchInterval: 30_000,
-  });
-  return (
-    <Card
-      title="Usage by day"
-      actions={<CopyAs recipe={{ curl: curl("GET", `/api/v1/usage?group=day&from=${from}`) }} />}
-    >
-      <Loaded query={query}>
-        {({ items }) => {
-          const used = new Map(items.map((entry) => [entry.day, entry]));
-          // A day without use is a day too: the axis is the calendar.
-          const days = Array.from({ length: DAYS }, (_, at) => {
-            const day = new Date(Date.now() - (DAYS - 1 - at) * 86_400_000).toISOString().slice(0, 10);
-            const entry = used.get(day);
-            return { day, cost: entry?.cost ?? 0, hours: (entry?.running_seconds ?? 0) / 3600 };
-          });
-          if (items.length === 0) return <Empty title="No usage in 30 days" />;
-          const currency = items[0]?.currency ?? "";
-          const sum = days.reduce((all, entry) => all + entry.cost, 0);
-          const priced = sum > 0;
-          return (
-            <>
-              <Suspense fallback={<Loading />}>
-                <Chart
-                  bars
-                  label={priced ? "Cost by day" : "Running hours by day"}
-                  times={days.map((entry) => Date.parse(entry.day) / 1000)}
-                  series={[
-                    {
-                      name: priced ? "Cost" : "Hours",
-                      values: days.map((entry) => (priced ? entry.cost : entry.hours)),
-                    },
-                  ]}
-                  format={(value) => (priced ? money(value, currency) : `${Number(value.toPrecision(3))} h`)}
-                />
-              </Suspense>
-              <p className="px-4 pb-3 text-dim">
-                {priced
-                  ? `${money(sum, currency)} in 30 days.`
-                  : "No prices are set, so hours are shown. The operator sets prices in [usage]."}
-              </p>
-            </>
-          );
-        }}
       </Loaded>
     </Card>
   );
@@ -328,28 +290,27 @@ function QuotaCard() {
   );
 }
 
-/** What agents cost, as they report it: the newest attempts by agent. */
-function AgentCosts() {
+/** How often agents and models succeed, by the newest attempts. */
+function Success() {
   const names = useAgentNames();
-  const query = useQuery({
-    queryKey: ["tasks", "newest-attempts"],
-    queryFn: () => take(api.GET("/api/v1/attempts", { params: { query: { limit: 200 } } })),
-  });
+  const query = useAttempts();
   return (
-    <Card title="Cost of agents, as they report it">
+    <Card title="Success of agents">
       <Loaded query={query}>
         {({ items, next }) => {
-          const rows = costsByAgent(items);
+          const rows = successByAgent(items);
           if (rows.length === 0) return <Empty title="No attempts yet" />;
           return (
             <>
-              <Table label="Cost of agents" head={["Agent", "Attempts", "Succeeded", "Cost"]}>
-                {rows.map(({ agent, attempts, succeeded, cost }) => (
-                  <tr key={agent}>
+              <Table label="Success of agents" head={["Agent", "Model", "Ended", "Succeeded"]}>
+                {rows.map(({ agent, model, ended, succeeded }) => (
+                  <tr key={`${agent} ${model ?? ""}`}>
                     <Cell className="font-medium">{plainText(names.get(agent) ?? "a removed agent")}</Cell>
-                    <Cell>{attempts}</Cell>
-                    <Cell>{succeeded}</Cell>
-                    <Cell className="tabular-nums">{cost === undefined ? "not reported" : money(cost, "USD")}</Cell>
+                    <Cell className="font-mono text-xs text-dim">{model === undefined ? "–" : plainText(model)}</Cell>
+                    <Cell className="tabular-nums">{ended}</Cell>
+                    <Cell className="tabular-nums">
+                      {ended === 0 ? "–" : `${succeeded} (${Math.round((100 * succeeded) / ended)}%)`}
+                    </Cell>
                   </tr>
                 ))}
               </Table>
@@ -475,18 +436,17 @@ function Server() {
 export function Monitoring() {
   const { operating = false, project } = useSession() ?? {};
   // An operator who has opened no project sees the server.
-  if (project === undefined)
-    return <Page title="Monitoring">{operating && <Server />}</Page>;
+  if (project === undefined) return <Page title="Monitoring">{operating && <Server />}</Page>;
   return (
     <Page title="Monitoring">
       <Alerts operating={operating} />
       <Counts />
       <div className="grid gap-4 lg:grid-cols-2">
-        <Spend />
+        <Spending />
         <QueueCard />
         <BudgetsCard />
         <QuotaCard />
-        <AgentCosts />
+        <Success />
         <CommandTimes />
       </div>
       {operating && <Server />}

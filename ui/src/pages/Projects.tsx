@@ -65,7 +65,7 @@ export function Projects() {
   const usage = useQuery({
     queryKey: ["admin-usage"],
     queryFn: () =>
-      take(operatorApi.GET("/api/v1/admin/usage", { params: { query: { group: "project", limit: 200 } } })),
+      take(operatorApi.GET("/api/v1/admin/usage", { params: { query: { group_by: "project", limit: 200 } } })),
     enabled: operating,
     refetchInterval: 30_000,
   });
@@ -81,7 +81,7 @@ export function Projects() {
   const count = (project: string) => sandboxes.data?.items.filter((one) => one.project_id === project).length ?? 0;
   const cost = (project: string) => {
     const spent = usage.data?.items.find((one) => one.project_id === project);
-    return spent === undefined ? "–" : money(spent.cost, spent.currency);
+    return spent === undefined ? "–" : money(spent.total_cost ?? spent.cost, spent.currency);
   };
   const nameOfProject = (id: string) => projects.data?.items.find((one) => one.id === id)?.name ?? id;
   return (

@@ -1,12 +1,34 @@
 import { expect, test } from "vitest";
-import { costsByAgent } from "./costs";
+import { failedSince, successByAgent } from "./costs";
 
-test("costs are added by agent, and one that reports none is not free", () => {
-  const attempt = (agent_id: string, agent_cost: number | null, state = "done") => ({ agent_id, agent_cost, state });
-  const rows = costsByAgent([attempt("a", 0.25), attempt("b", null), attempt("a", 0.5, "failed"), attempt("c", 2)]);
-  expect(rows).toEqual([
-    { agent: "c", attempts: 1, succeeded: 1, cost: 2 },
-    { agent: "a", attempts: 2, succeeded: 1, cost: 0.75 },
-    { agent: "b", attempts: 1, succeeded: 1 },
+const attempt = (agent_id: string, state: string, model: string | null = null, ended_at: string | null = null) => ({
+  agent_id,
+  state: state as "done",
+  model,
+  ended_at,
+});
+
+test("success is counted by agent and model, without what was cancelled or still runs", () => {
+  const rows = successByAgent([
+    attempt("a", "done", "opus"),
+    attempt("a", "failed", "opus"),
+    attempt("a", "cancelled", "opus"),
+    attempt("a", "done", "haiku"),
+    attempt("b", "running"),
   ]);
+  expect(rows).toEqual([
+    { agent: "a", model: "opus", ended: 2, succeeded: 1 },
+    { agent: "a", model: "haiku", ended: 1, succeeded: 1 },
+    { agent: "b", ended: 0, succeeded: 0 },
+  ]);
+});
+
+test("failed attempts are errors too", () => {
+  const rows = [
+    attempt("a", "failed", null, "2026-11-02T00:00:00Z"),
+    attempt("a", "stuck", null, "2026-11-01T00:00:00Z"),
+  ];
+  expect(
+    failedSince([...rows, attempt("a", "done", null, "2026-11-02T00:00:00Z")], Date.parse("2026-11-01T12:00:00Z")),
+  ).toBe(1);
 });

@@ -1,25 +1,32 @@
 import type { Schemas } from "../api/client";
 
-type Attempt = Pick<Schemas["Attempt"], "agent_id" | "agent_cost" | "state">;
+type Attempt = Pick<Schemas["Attempt"], "agent_id" | "model" | "state" | "ended_at">;
 
-export interface AgentCost {
+export interface Success {
   agent: string;
-  attempts: number;
+  model?: string;
+  /** Attempts that came to an end: those that were cancelled tell nothing of the agent. */
+  ended: number;
   succeeded: number;
-  /** Undefined if the agent never reported one. */
-  cost?: number;
 }
 
-/** What each agent's attempts cost, the most expensive first. */
-export function costsByAgent(attempts: Attempt[]): AgentCost[] {
-  const rows = new Map<string, AgentCost>();
-  for (const { agent_id: agent, agent_cost: cost, state } of attempts) {
+/** How each agent's attempts went, by model, those with the most attempts first. */
+export function successByAgent(attempts: Attempt[]): Success[] {
+  const rows = new Map<string, Success>();
+  for (const { agent_id: agent, model, state } of attempts) {
     if (!agent) continue;
-    const row = rows.get(agent) ?? { agent, attempts: 0, succeeded: 0 };
-    row.attempts += 1;
+    const key = `${agent} ${model ?? ""}`;
+    const row = rows.get(key) ?? { agent, ...(model ? { model } : {}), ended: 0, succeeded: 0 };
+    if (["done", "failed", "stuck"].includes(state)) row.ended += 1;
     if (state === "done") row.succeeded += 1;
-    if (cost !== null && cost !== undefined) row.cost = (row.cost ?? 0) + cost;
-    rows.set(agent, row);
+    rows.set(key, row);
   }
-  return [...rows.values()].sort((a, b) => (b.cost ?? -1) - (a.cost ?? -1));
+  return [...rows.values()].sort((a, b) => b.ended - a.ended);
+}
+
+/** How many attempts failed since then. */
+export function failedSince(attempts: Attempt[], since_ms: number): number {
+  const isFailed = ({ state, ended_at: ended }: Attempt) =>
+    ["failed", "stuck"].includes(state) && ended !== null && ended !== undefined && Date.parse(ended) > since_ms;
+  return attempts.filter(isFailed).length;
 }

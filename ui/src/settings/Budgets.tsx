@@ -32,10 +32,9 @@ function PricesCard() {
         ]}
       />
       <p className="border-t border-line px-4 py-3 text-dim">
-        {cpu + memory + sandbox === 0 ? "Sandbox time has no price yet, so these budgets count nothing. " : ""}A
-        project's budget counts sandbox time. What agents cost by their own account counts against the budget of their
-        task, and is under Monitoring. The operator sets prices in <code className="font-mono">[usage]</code> of the
-        configuration.
+        {cpu + memory + sandbox === 0 ? "Sandbox time has no price yet. " : ""}A project's budget counts sandbox time,
+        calls of models through the gateway, and what agents report of other calls; Monitoring shows each. The operator
+        sets prices in <code className="font-mono">[usage]</code> of the configuration.
       </p>
     </Card>
   );

@@ -14,11 +14,15 @@ interface Props {
   format?: (value: number) => string;
   /** One bar for each day, at its beginning in UTC. */
   bars?: boolean;
+  /** Each series covers the next ones: together they look like a stack. */
+  stacked?: boolean;
 }
 
 const COLOURS = ["--accent", "--warn", "--bad", "--info"];
+/** Parts of one sum: none of them is a warning. */
+const PARTS = ["--accent", "--info", "--dim"];
 
-export function Chart({ label, times, series, top, unit = "", format, bars = false }: Props) {
+export function Chart({ label, times, series, top, unit = "", format, bars = false, stacked = false }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(undefined);
   const dark = useDark();
@@ -31,6 +35,7 @@ export function Chart({ label, times, series, top, unit = "", format, bars = fal
     const place = box.current as HTMLDivElement;
     const style = getComputedStyle(document.documentElement);
     const colour = (name: string) => style.getPropertyValue(name).trim();
+    const colours = stacked ? PARTS : COLOURS;
     const axis = {
       stroke: colour("--dim"),
       grid: { stroke: colour("--line"), width: 1 },
@@ -42,7 +47,8 @@ export function Chart({ label, times, series, top, unit = "", format, bars = fal
         height: 180,
         // Bars are days, and days are those of the server's books: in UTC, wherever the reader is.
         ...(bars ? { tzDate: (seconds: number) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") } : {}),
-        legend: { show: names.includes(",") },
+        // The heights of a stack are sums, which would be read as figures.
+        legend: { show: names.includes(","), live: !stacked },
         cursor: { y: false },
         scales: { y: { range: (_, __, high) => [0, top ?? (high > 0 ? high * 1.1 : 1)] } },
         axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => writer.current(tick)) }],
@@ -50,9 +56,13 @@ export function Chart({ label, times, series, top, unit = "", format, bars = fal
           {},
           ...names.split(",").map((name, at) => ({
             label: name,
-            stroke: colour(COLOURS[at % COLOURS.length] ?? "--accent"),
-            width: 1.5,
-            fill: bars ? colour("--accent-soft") : undefined,
+            stroke: colour(colours[at % colours.length] ?? "--accent"),
+            width: stacked ? 0 : 1.5,
+            fill: stacked
+              ? colour(colours[at % colours.length] ?? "--accent")
+              : bars
+                ? colour("--accent-soft")
+                : undefined,
             points: { show: false },
             paths: bars ? uPlot.paths.bars?.({ size: [0.6, 60] }) : undefined,
           })),
@@ -69,11 +79,11 @@ export function Chart({ label, times, series, top, unit = "", format, bars = fal
       made.destroy();
       plot.current = undefined;
     };
-  }, [dark, names, top, bars]);
+  }, [dark, names, top, bars, stacked]);
 
   useEffect(() => {
     plot.current?.setData([times, ...series.map((one) => one.values)] as uPlot.AlignedData);
-  }, [times, series, dark, names, top, bars]);
+  }, [times, series, dark, names, top, bars, stacked]);
 
   const now = series.map((one) => {
     const value = one.values.at(-1);
@@ -81,7 +91,12 @@ export function Chart({ label, times, series, top, unit = "", format, bars = fal
   });
   return (
     <div className="p-3">
-      <div ref={box} role="img" aria-label={`${label}. Newest: ${now.join(", ")}`} className="min-h-[180px] w-full" />
+      <div
+        ref={box}
+        role="img"
+        aria-label={`${label}. Newest: ${now.join(", ")}`}
+        className="min-h-[180px] w-full [&_.uplot]:[font-family:inherit]"
+      />
     </div>
   );
 }

@@ -132,6 +132,15 @@ impl Client {
         self.list(at(["admin", "usage"]), query)
     }
 
+    /// Usage as a table for spreadsheets (CSV), if the query asks for that format.
+    pub async fn usage_table(&self, query: &UsageQuery, of_all: bool) -> Result<String, Error> {
+        const LONGEST: usize = 16 << 20;
+        let path = if of_all { at(["admin", "usage"]) } else { at(["usage"]) };
+        let answer = self.content(&with_query(path, &encode(query))).await?;
+        let table = answer.whole(LONGEST).await?;
+        String::from_utf8(table).map_err(|error| Error::Unreadable(error.to_string()))
+    }
+
     pub async fn prices(&self) -> Result<Prices, Error> {
         self.get(&at(["prices"])).await
     }

@@ -243,3 +243,37 @@ async fn alerts_and_dashboard_name_figures_that_exist() {
         }
     }
 }
+
+#[tokio::test]
+async fn usage_is_grouped_and_exported_as_a_table() {
+    let app = priced().await;
+    let id = app.create(serde_json::json!({})).await;
+    let spent = async || usage(&app, "group_by=sandbox").await.iter().any(|line| line.total_cost > 0.0);
+    while !spent().await {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    for group in ["day", "sandbox", "agent", "model", "task", "repository"] {
+        let lines = usage(&app, &format!("group_by={group}")).await;
+        assert_eq!(lines.len(), usize::from(group != "model"), "{group}: {lines:?}");
+    }
+    let none = usage(&app, "group_by=task").await.remove(0);
+    assert_eq!((none.task_id, none.label), (None, None), "no task used it");
+    for (path, accept) in [("group_by=sandbox&format=csv", "*/*"), ("group_by=sandbox", "text/csv")] {
+        let request =
+            app.request(http::Method::GET, &format!("/api/v1/usage?{path}")).header("accept", accept);
+        let table = app.send(request.body(http_body_util::Full::default()).unwrap()).await.expect(200);
+        assert_eq!(table.header("content-type"), Some("text/csv; charset=utf-8"));
+        let text = table.text();
+        let mut lines = text.lines();
+        assert!(lines.next().unwrap().starts_with("key,label,total_cost,"), "{text}");
+        assert!(lines.next().unwrap().starts_with(&format!("\"{id}\",\"\",")), "{text}");
+    }
+    for wrong in [
+        "group_by=colour",
+        "format=xls",
+        "from=2020-01-01",
+        "group_by=model&sandbox=01kz0000000000000000000000",
+    ] {
+        app.get(&format!("/api/v1/usage?{wrong}")).await.expect(422);
+    }
+}

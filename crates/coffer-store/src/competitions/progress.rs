@@ -252,7 +252,7 @@ async fn put_entry(
     let begins = note.state == Some(EntryState::Working);
     let ends = note.state.is_some_and(EntryState::is_over);
     let (patch, cut) = note.patch.map(|patch| (storable(&patch.text), i64::from(patch.is_cut))).unzip();
-    sqlx::query(
+    let entry = sqlx::query(
         "UPDATE competition_entries SET state = COALESCE($1, state), sandbox_id = COALESCE($2, sandbox_id),
              execution_id = COALESCE($3, execution_id), exit_code = COALESCE($4, exit_code),
              check_passed = COALESCE($5, check_passed), check_exit_code = COALESCE($6, check_exit_code),
@@ -264,7 +264,7 @@ async fn put_entry(
              commit_id = COALESCE($17, commit_id), summary = COALESCE($18, summary), error = COALESCE($19, error),
              patch = COALESCE($20, patch), patch_cut = COALESCE($21, patch_cut),
              started_ms = COALESCE(started_ms, $22), ended_ms = COALESCE($23, ended_ms)
-         WHERE competition_id = $24 AND number = $25",
+         WHERE competition_id = $24 AND number = $25 RETURNING project_id, sandbox_id",
     )
     .bind(note.state.map(|state| state.as_str()))
     .bind(note.sandbox)
@@ -291,9 +291,16 @@ async fn put_entry(
     .bind(ends.then_some(held.now))
     .bind(held.competition)
     .bind(number)
-    .execute(&mut *connection)
+    .fetch_optional(&mut *connection)
     .await
     .doing(CHANGE)?;
+    if note.agent_cost_nanos.is_some()
+        && let Some(entry) = entry
+        && let Some(sandbox) = crate::columns::optional_id(&entry, "sandbox_id")?
+    {
+        let project = crate::columns::id(&entry, "project_id")?;
+        crate::spending::count_reported(connection, project, sandbox).await?;
+    }
     sqlx::query("UPDATE competitions SET updated_ms = $1 WHERE id = $2")
         .bind(held.now)
         .bind(held.competition)

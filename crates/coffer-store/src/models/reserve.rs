@@ -191,7 +191,7 @@ async fn spent(
     first_day: i64,
 ) -> Result<(i64, i64, i64), StoreError> {
     let row = sqlx::query(
-        "SELECT CAST(COALESCE(SUM(cost_nanos + model_cost_nanos), 0) AS BIGINT) AS spent FROM usage
+        "SELECT CAST(COALESCE(SUM(cost_nanos + model_cost_nanos + reported_cost_nanos), 0) AS BIGINT) AS spent FROM usage
          WHERE project_id = $1 AND day >= $2 AND ($3 IS NULL OR sandbox_id = $3)",
     )
     .bind(project)

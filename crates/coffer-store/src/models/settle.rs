@@ -1,14 +1,15 @@
 //! Settles calls that have ended, and records refused ones.
 
 use coffer_core::model::{ModelTry, Used};
-use coffer_core::{AgentId, Millis, ModelCallId, ProjectId, SandboxId};
+use coffer_core::{AgentId, Millis, ModelCallId, ProjectId, SandboxId, TaskId};
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 use super::{ModelBodies, NewCall};
-use crate::columns::{id, optional_id, storable};
+use crate::columns::{id, optional_id, storable, text};
 use crate::error::Doing;
+use crate::spending::{ModelUse, add_model_use};
 use crate::{Operator, Store, StoreError, now_ms};
 
 const SETTLE: &str = "settle a call";
@@ -58,6 +59,8 @@ struct Owner {
     project: ProjectId,
     sandbox: SandboxId,
     agent: Option<AgentId>,
+    task: Option<TaskId>,
+    model: String,
 }
 
 impl Owner {
@@ -66,6 +69,8 @@ impl Owner {
             project: id(row, "project_id")?,
             sandbox: id(row, "sandbox_id")?,
             agent: optional_id(row, "agent_id")?,
+            task: optional_id(row, "task_id")?,
+            model: text(row, "model")?,
         })
     }
 }
@@ -95,7 +100,7 @@ impl Store {
                          answered_by = $9, first_byte_ms = $10, error = $11, ended_ms = $12,
                          request_sealed = $13, answer_sealed = $14, tries = $15
                      WHERE id = $16 AND ended_ms IS NULL
-                     RETURNING project_id, sandbox_id, agent_id",
+                     RETURNING project_id, sandbox_id, agent_id, task_id, model",
                 )
                 .bind(end.outcome.as_str())
                 .bind(end.status.map(i64::from))
@@ -136,7 +141,7 @@ impl Store {
                              ended_ms = $1, error = 'the server stopped during the call'
                          WHERE id IN (SELECT id FROM model_calls
                              WHERE ended_ms IS NULL AND installation = $2 ORDER BY id LIMIT $3)
-                         RETURNING project_id, sandbox_id, agent_id, reserved_nanos",
+                         RETURNING project_id, sandbox_id, agent_id, task_id, model, reserved_nanos",
                         CallOutcome::Lost.as_str()
                     );
                     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
@@ -231,8 +236,19 @@ async fn charge(
     .bind(count(used.all_input()))
     .bind(count(used.output))
     .bind(cost_nanos)
-    .execute(connection)
+    .execute(&mut *connection)
     .await
-    .doing(SETTLE)
-    .map(drop)
+    .doing(SETTLE)?;
+    let used = ModelUse {
+        project: owner.project,
+        model: &owner.model,
+        agent: owner.agent,
+        task: owner.task,
+        source: "gateway",
+        calls: 1,
+        input_tokens: count(used.all_input()),
+        output_tokens: count(used.output),
+        cost_nanos,
+    };
+    add_model_use(connection, &used).await
 }

@@ -18,7 +18,7 @@ use super::{CHANGE, COLUMNS, Moved, READ, TaskError, TaskRow, moved, read};
 use crate::columns::{first, id, json as to_json, moves, optional_id, storable};
 use crate::error::Doing;
 use crate::runs::{self, NewRun, RunError};
-use crate::{JournalError, ProjectScope, RunFailure, RunState, Store, StoreError, events, now_ms};
+use crate::{JournalError, ProjectScope, RunFailure, RunState, Store, StoreError, events, now_ms, spending};
 
 /// The kind of runs that are attempts.
 const KIND: &str = "task";
@@ -304,7 +304,7 @@ async fn put_note(
              summary = COALESCE($6, summary), input_tokens = COALESCE($7, input_tokens),
              output_tokens = COALESCE($8, output_tokens), cost_nanos = COALESCE($9, cost_nanos),
              reported = COALESCE($10, reported), model = COALESCE(model, $12)
-         WHERE run_id = $11 RETURNING task_id, project_id",
+         WHERE run_id = $11 RETURNING task_id, project_id, sandbox_id",
     )
     .bind(note.sandbox)
     .bind(note.execution)
@@ -323,6 +323,11 @@ async fn put_note(
     .doing(DOING)?;
     let Some(row) = row else { return Ok(()) };
     let (task, project): (TaskId, ProjectId) = (id(&row, "task_id")?, id(&row, "project_id")?);
+    if note.cost_nanos.is_some()
+        && let Some(sandbox) = optional_id(&row, "sandbox_id")?
+    {
+        spending::count_reported(connection, project, sandbox).await?;
+    }
     // The agent's progress does not change the task, so a concurrent edit still has the newest version.
     if note.doing.is_none() {
         sqlx::query(

@@ -35,6 +35,52 @@ fn all() -> TaskFilter {
 }
 
 on_both! {
+    async fn what_agents_report_counts_for_budgets_once(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, operator) = (project(&store, "mine").await, store.operator());
+        let task = store.create_task(&mine, new("Add an answer")).await.unwrap().id;
+        let start = StartTask { agent: None, model: None, replace: false, reason: "started", actor: "k".into() };
+        let (_, run) = store.start_task(&mine, task, start).await.unwrap();
+        let runner = store.enter_runner(&operator, "here", 0).await.unwrap();
+        let slots = Slots { in_all: 9, per_project: 9 };
+        let taken = store.take_runs(&operator, runner, &["task"], slots, 9, i64::MAX / 2).await.unwrap();
+        let sandbox = running(&store, &mine, sandbox()).await.id;
+        let note = async |cost_nanos| {
+            let model = Some("opus".to_string());
+            let note = AttemptNote { sandbox: Some(sandbox), cost_nanos, model, ..AttemptNote::default() };
+            store.note_attempt(run, taken[0].hold.fence, note).await.unwrap();
+        };
+        let reported = async |group| {
+            let filter = coffer_store::UsageFilter {
+                group, sandbox: None, project: None, from_day: 0, to_day: i64::MAX, after: None, limit: 9,
+            };
+            let lines = store.usage(&mine, &filter).await.unwrap();
+            lines.into_iter().map(|line| (line.key, line.label, line.reported_nanos)).collect::<Vec<_>>()
+        };
+        // Totals, and the same one again, as after a crash.
+        for total in [Some(3), Some(3), None, Some(5)] {
+            note(total.map(|units: i64| units * 1_000_000_000)).await;
+        }
+        let five = 5_000_000_000;
+        use coffer_store::UsageGroup;
+        assert_eq!(reported(UsageGroup::Task).await, [(task.to_string(), Some("Add an answer".into()), five)]);
+        assert_eq!(reported(UsageGroup::Model).await, [("opus".to_string(), None, five)]);
+        assert_eq!(reported(UsageGroup::Agent).await, [(String::new(), None, five)]);
+        let terms = coffer_store::BudgetTerms {
+            amount_nanos: five, warn_at: vec![], action: coffer_store::BudgetAction::Pause,
+        };
+        let budget = store.create_budget(&mine, None, coffer_store::BudgetPeriod::Total, terms).await.unwrap();
+        assert_eq!(store.spent(&operator, &budget, 0).await.unwrap(), five);
+        let other = project(&store, "other").await;
+        let filter = coffer_store::UsageFilter {
+            group: UsageGroup::Model, sandbox: None, project: None, from_day: 0, to_day: i64::MAX, after: None, limit: 9,
+        };
+        assert_eq!(store.usage(&other, &filter).await.unwrap(), []);
+        // What an agent says is bounded.
+        note(Some(i64::MAX)).await;
+        assert_eq!(store.spent(&operator, &budget, 0).await.unwrap(), 1_000 * 1_000_000_000);
+    }
+
     async fn tasks_are_found_by_what_they_are(database: &TestDatabase) {
         let store = database.open().await;
         let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
