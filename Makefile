@@ -24,13 +24,14 @@ NO_BASE := echo "note: the template 'base' could not be built; 'host' stands in 
 LINTS := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS='-Dwarnings__CLIPPY_HACKERY__'
 LINTED := $(LINTS) $(CARGO)
 
-.PHONY: help build embedded dist run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template catalogue catalogue-sizes agents try-real code setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
+.PHONY: help build embedded dist deb run demo test check doc unit e2e vm vm-ci kernels soak bench fuzz fmt agentd ui template catalogue catalogue-sizes agents try-real code setup-build setup-check setup-run setup-test setup-bench setup-vm screenshots
 
 help:
 	@echo "make run     set up, build and start a server on $(LISTEN) with its data in $(DATA_DIR)/"
 	@echo "make demo    a task, three agents that compete for it in forks, and the winner's pull request; offline (KEEP=1)"
 	@echo "make test    set up, then every check: format, lints, unit, store, engine and SDK tests, and Debian 12 in QEMU"
 	@echo "make build   the release binary, at $(COFFER)"
+	@echo "make deb     the package for Debian and Ubuntu, in target/dist (COFFER_BIN=)"
 	@echo "make dist    the release binary in an archive, with checksums, in target/dist (VERSION=)"
 	@echo "make soak    kill every part at $(KILLS) random moments, and look for what was lost (SEED=, KILLS=);"
 	@echo "             pause and fork under write load, with kills in between (PAUSES=, FORKS=, IMAGES=);"
@@ -58,6 +59,10 @@ VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 dist: export COFFER_PORTABLE = 1
 dist: build
 	scripts/dist $(VERSION)
+
+# The package for Debian and Ubuntu, of a binary that is there (COFFER_BIN) or of the release build.
+deb: $(if $(COFFER_BIN),,build)
+	scripts/deb
 
 # What coffer embeds comes first: agentd, which is static, and the web UI, which is left out without Node. Both at once,
 # because the UI mostly waits for a registry and agentd's last step uses one processor.

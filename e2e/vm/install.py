@@ -1,4 +1,4 @@
-"""Puts a built `coffer` into a virtual machine, as an operator would: binary, templates, CRIU and a unit of systemd."""
+"""Puts a built `coffer` into a virtual machine, as an operator would: by its package, with templates and CRIU."""
 
 import hashlib
 import os
@@ -16,7 +16,13 @@ from machine import Machine
 
 TEMPLATES = pathlib.Path(os.environ.get("COFFER_TEMPLATE_DIR", "/var/cache/coffer/templates"))
 CRIU = pathlib.Path("/usr/local/lib/coffer/criu")
-UNIT = pathlib.Path(os.environ.get("COFFER_UNIT", ROOT / "packaging/coffer.service"))
+PACKAGING = [
+    ROOT / "scripts/deb",
+    *sorted((ROOT / "packaging").rglob("*.*")),
+    *sorted((ROOT / "packaging/debian").iterdir()),
+]
+# The version of the second package, to which the machine is upgraded.
+NEXT = "9.9.9"
 E2E = ROOT / "e2e"
 PYTHONS = ["3.11", "3.13"]  # of Debian 12 and 13
 PAYLOAD_SIZE = "8G"  # sparse
@@ -41,7 +47,7 @@ RequiresMountsFor=/var/cache/coffer/templates
 
 def payload() -> pathlib.Path:
     """A disk with the files to install. Copying them by ssh would take minutes on emulated processors."""
-    home = HOME / f"payload-{_stamp([binary(), UNIT, CRIU / 'command', *builds(), *E2E.rglob('*.py')])}"
+    home = HOME / f"payload-{_stamp([binary(), *PACKAGING, CRIU / 'command', *builds(), *E2E.rglob('*.py')])}"
     with building():
         if not home.exists():
             # Machines that are up, or about to boot, may use the latest ones.
@@ -56,8 +62,8 @@ def _build_payload(home: pathlib.Path):
     shutil.rmtree(draft, ignore_errors=True)
     tree = draft / "tree"
     (tree / "templates").mkdir(parents=True)
-    shutil.copy2(binary(), tree / "coffer")
-    shutil.copy2(UNIT, tree / "coffer.service")
+    shutil.copy2(package(), tree / "coffer.deb")
+    shutil.copy2(package(NEXT), tree / "coffer-next.deb")
     shutil.copytree(E2E, tree / "e2e", ignore=shutil.ignore_patterns("__pycache__", "js", "ui"))
     # Suites write their logs there.
     (tree / "target/e2e").mkdir(parents=True)
@@ -74,6 +80,13 @@ def _build_payload(home: pathlib.Path):
     make_disk(tree, draft / "disk", "payload", PAYLOAD_SIZE)
     shutil.rmtree(tree)
     draft.rename(home)
+
+
+def package(*version: str) -> pathlib.Path:
+    """The Debian package of the binary; not compressed, as an emulated processor would take long to unpack it."""
+    env = {**os.environ, "COFFER_BIN": str(binary()), "DEB_COMPRESSION": "none:0"}
+    done = subprocess.run([ROOT / "scripts/deb", *version], env=env, check=True, stdout=subprocess.PIPE, text=True)
+    return ROOT / done.stdout.removeprefix("deb: ").partition(",")[0]
 
 
 def packages(into: pathlib.Path, version: str):
@@ -105,16 +118,21 @@ def _stamp(paths: list[pathlib.Path]) -> str:
 
 
 def install(machine: Machine):
-    """From the payload; the unit is enabled and not yet started."""
+    """From the payload. The package starts the service by itself."""
     machine.run("systemctl start mnt-payload.mount var-cache-coffer-templates.mount")
-    machine.run("install -m 755 /mnt/payload/coffer /usr/bin/coffer")
-    machine.run("install -D -m 644 /mnt/payload/coffer.service /etc/systemd/system/coffer.service")
     machine.run(
         "mkdir -p /usr/local/lib/coffer && { [ ! -d /mnt/payload/criu ] || cp -a /mnt/payload/criu /usr/local/lib/coffer/; }"
     )
     write(machine, "/etc/systemd/system/coffer.service.d/vm.conf", DROP_IN)
     write(machine, "/etc/coffer/coffer.toml", SETTINGS)
-    machine.run("systemctl daemon-reload && systemctl enable coffer")
+    dpkg(machine, "--install /mnt/payload/coffer.deb")
+
+
+def dpkg(machine: Machine, words: str) -> str:
+    """With the settings that the tests wrote, not the package's."""
+    done = machine.run(f"DEBIAN_FRONTEND=noninteractive dpkg --force-confold {words} 2>&1 </dev/null", check=False)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def write(machine: Machine, path: str, text: str):

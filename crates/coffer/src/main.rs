@@ -18,6 +18,8 @@ mod data_dir;
 mod doctor;
 mod egress;
 mod git;
+mod halt;
+mod leftovers;
 mod logging;
 mod mcp;
 mod node;
@@ -58,6 +60,8 @@ enum Verb {
     Template(template::Template),
     /// Look for what keeps an installation from working, and say the line that fixes it
     Doctor(doctor::Doctor),
+    /// End every sandbox of a stopped installation and unmount its pool, as a reboot would; its data stays
+    Halt(halt::Halt),
     #[command(flatten)]
     Client(coffer_cli::Verb),
     /// Serve tools to MCP clients: Claude Code, Cursor, VS Code and others
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Verb::Config(config) => config.run(&sources),
         Verb::Template(template) => return ended(template.run(&sources)),
         Verb::Doctor(doctor) => return ended(doctor.run(&sources)),
+        Verb::Halt(halt) => halt.run(&sources),
         Verb::Client(verb) => return verb.run(<Arguments as clap::CommandFactory>::command),
         Verb::Mcp(mcp) => mcp.run(),
         Verb::Node(node) => node.run(),

@@ -7,15 +7,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use super::finding::Finding;
 use crate::config::Settings;
+use crate::leftovers::{self, CGROUPS, IMAGE};
 
-/// Where hierarchies of cgroups are mounted.
-const CGROUPS: &str = "/sys/fs/cgroup";
-const IMAGE: &str = "/node/pool.img";
 const SECOND_LOOK: Duration = Duration::from_millis(300);
 
 /// Looks, and with `fix` removes what it found.
@@ -70,29 +67,13 @@ impl Orphan {
 
     fn remove(&self) -> std::io::Result<()> {
         match self {
-            Self::Cgroup(path) => remove_cgroup(path),
-            Self::LoopDevice(path) => run("losetup", &["-d".as_ref(), path.as_ref()]),
-            Self::Files(path) => run("btrfs", &["subvolume".as_ref(), "delete".as_ref(), path.as_ref()]),
+            Self::Cgroup(path) => leftovers::remove_cgroup(path),
+            Self::LoopDevice(path) => leftovers::detach(path),
+            Self::Files(path) => {
+                leftovers::run("btrfs", &["subvolume".as_ref(), "delete".as_ref(), path.as_ref()])
+            }
         }
     }
-}
-
-fn run(program: &str, arguments: &[&std::ffi::OsStr]) -> std::io::Result<()> {
-    let output = Command::new(program).args(arguments).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_string()))
-}
-
-/// Children first: the kernel removes empty ones only.
-fn remove_cgroup(path: &Path) -> std::io::Result<()> {
-    for child in fs::read_dir(path)?.flatten() {
-        if child.file_type()?.is_dir() {
-            remove_cgroup(&child.path())?;
-        }
-    }
-    fs::remove_dir(path)
 }
 
 /// Data directories of the nodes that run on this machine.
@@ -109,34 +90,15 @@ fn running_nodes() -> Vec<PathBuf> {
 
 /// Directories of nodes in every hierarchy that have no process in them and whose node does not run.
 fn cgroups(root: &Path, owned: &BTreeSet<String>) -> Vec<PathBuf> {
-    let directories = |path: &Path| -> Vec<PathBuf> {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries
-            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-            .map(|entry| entry.path())
-            .collect()
-    };
-    let is_ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let is_ours = |name: &str| {
         let Some(hash) = name.strip_prefix("coffer-") else { return false };
         let hash = hash.strip_suffix("-git").unwrap_or(hash);
         let is_hash = hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_hash && !owned.contains(&format!("coffer-{hash}"))
     };
-    // Version 2 is mounted at the root, or beside the hierarchies of version 1, one below.
-    let mut candidates = directories(root);
-    candidates
-        .extend(directories(root).iter().filter(|path| !is_ours(path)).flat_map(|path| directories(path)));
-    candidates.retain(|path| is_ours(path) && !has_processes(path));
-    candidates.sort();
-    candidates
-}
-
-fn has_processes(cgroup: &Path) -> bool {
-    let own = fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(|pids| !pids.trim().is_empty());
-    let mut children = fs::read_dir(cgroup).into_iter().flatten().flatten();
-    own || children
-        .any(|child| child.file_type().is_ok_and(|kind| kind.is_dir()) && has_processes(&child.path()))
+    let mut found = leftovers::cgroups(root, is_ours);
+    found.retain(|path| leftovers::processes(path).is_empty());
+    found
 }
 
 /// Devices that some mount of this namespace uses.
@@ -148,16 +110,13 @@ fn mounted_devices() -> BTreeSet<String> {
 
 /// Loop devices on a pool whose image is deleted, and that nothing has mounted.
 fn loop_devices(blocks: &Path, mounted: &BTreeSet<String>) -> Vec<PathBuf> {
-    let device = |block: fs::DirEntry| {
-        let backing = fs::read_to_string(block.path().join("loop/backing_file")).ok()?;
-        let image = backing.trim_end().strip_suffix(" (deleted)")?;
-        let path = Path::new("/dev").join(block.file_name());
-        let is_free = !mounted.contains(path.to_str()?);
-        (image.ends_with(IMAGE) && is_free).then_some(path)
+    let is_orphan = |(device, backing): &(PathBuf, String)| {
+        let image = backing.strip_suffix(" (deleted)");
+        image.is_some_and(|image| image.ends_with(IMAGE))
+            && device.to_str().is_some_and(|device| !mounted.contains(device))
     };
-    let mut found: Vec<_> = fs::read_dir(blocks).into_iter().flatten().flatten().filter_map(device).collect();
-    found.sort();
-    found
+    let found = leftovers::loop_devices(blocks).into_iter().filter(is_orphan);
+    found.map(|(device, _)| device).collect()
 }
 
 /// Files of sandboxes that the journal does not know. An entry is written before its files exist and removed after
