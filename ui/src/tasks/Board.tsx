@@ -198,7 +198,7 @@ export function Board() {
           onDragEnd={drop}
         >
           <div
-            className="flex min-h-0 flex-1 gap-3 overflow-x-auto pb-2"
+            className="flex min-h-80 flex-1 gap-3 overflow-x-auto pb-2"
             tabIndex={0}
             role="region"
             aria-label="Columns"

@@ -129,7 +129,7 @@ export function TaskList({ groups, names, activityOf, selection, withState }: Pr
       tabIndex={0}
       role="region"
       aria-label="Tasks"
-      className="min-h-0 flex-1 overflow-y-auto rounded-lg border border-line bg-surface"
+      className="min-h-80 flex-1 overflow-y-auto rounded-lg border border-line bg-surface"
     >
       {lines.length === 0 && <p className="p-8 text-center text-dim">No task matches this view.</p>}
       <div role="list" className="relative" style={{ height: rows.total }}>
