@@ -135,7 +135,7 @@ def test_from_start_to_pull_request(board):
     [attempt] = board.attempts(task)
     assert (attempt["state"], attempt["commit"], attempt["summary"]) == ("done", done["commit"], "All done.")
     assert list(board.steps(task)) == [
-        "prepare", "sandbox", "clone", "branch", "agent-1", "hear-1", "check", "commit", "push", "pull", "finish",
+        "prepare", "sandbox", "clone", "setup", "branch", "agent-1", "hear-1", "check", "commit", "push", "pull", "finish",
     ]  # fmt: skip
     said = board.get(f"/executions/{attempt['execution_id']}")
     assert (said["state"], said["exit_code"]) == ("exited", 0)

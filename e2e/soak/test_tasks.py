@@ -21,7 +21,8 @@ from test_soak import say
 
 KILLS = int(os.environ.get("TASK_KILLS") or 8)
 LONG = KILLS >= 100
-STEPS = ["prepare", "sandbox", "clone", "branch", "agent-1", "hear-1", "check", "commit", "push", "pull", "finish"]
+STEPS = ["prepare", "sandbox", "clone", "setup", "branch", "agent-1", "hear-1"]
+STEPS += ["check", "commit", "push", "pull", "finish"]
 ROLES = ["server", "node"]
 OTHERS = ["egress", "spawner", "up", "all"]  # now and then
 END_S = 240  # a server that was just killed waits before it takes a run up again, longer each time

@@ -95,7 +95,8 @@ pub struct Definition {
     /// Values of versions that hid them all are null in answers.
     #[serde(default)]
     pub env: BTreeMap<String, Option<String>>,
-    /// Maps variables to names of secrets of the project.
+    /// Maps variables to names of secrets of the project. A name such as `~/.codex/auth.json` is a file with a login: it is
+    /// kept in memory while the agent works, and one attempt at a time has it.
     #[serde(default)]
     pub secrets: BTreeMap<String, String>,
     /// Its working directory, relative to the repository.
@@ -117,6 +118,10 @@ pub struct Definition {
     #[serde(default)]
     #[schema(value_type = Option<ModelAccessShape>)]
     pub model_access: Option<ModelAccess>,
+    /// Whether an attempt first runs the set-up that the repository brings (`.coffer/setup.sh` or `devcontainer.json`);
+    /// yes by default.
+    #[serde(default)]
+    pub setup: Option<bool>,
 }
 
 /// A coding agent: it may own sandboxes, and works on tasks if it has a definition.

@@ -30,8 +30,8 @@ pub(crate) struct Add {
     /// Its model
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
-    /// The variable of its key, if the preset has several ways to sign in
-    #[arg(long, value_name = "VARIABLE", conflicts_with_all = ["preset", "definition"])]
+    /// The variable of its key, or the file of its login, if the preset has several ways to sign in
+    #[arg(long, value_name = "VARIABLE|FILE", conflicts_with_all = ["preset", "definition"])]
     login: Option<String>,
     /// A file with the key; `-` is stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["key_env", "preset", "definition"])]
@@ -85,7 +85,7 @@ impl Add {
             model: self.model.clone(),
             key,
             secret: self.secret_name.clone(),
-            login: self.login.clone(),
+            login: self.login.as_ref().map(|_| login.variable.clone()),
             env: pairs::variables(&self.env)?,
             template: self.template.clone(),
         };
@@ -127,6 +127,7 @@ impl Add {
                 template: None,
                 limits: Default::default(),
                 model_access: None,
+                setup: None,
             },
             (None, file) => {
                 let text = text_of(&file.unwrap_or_default())?;
@@ -149,7 +150,8 @@ impl Add {
         match &self.login {
             None => info.logins.first().ok_or_else(none),
             Some(wanted) => {
-                let found = info.logins.iter().find(|login| login.variable == *wanted);
+                let found =
+                    info.logins.iter().find(|login| login.variable == *wanted || is_file_of(login, wanted));
                 found.ok_or_else(|| {
                     Failure::usage(format!("'{wanted}' is no way to sign in to {}", info.title))
                         .hint(format!("--login takes one of {}", known()))
@@ -178,6 +180,9 @@ impl Add {
             }
             return Ok(Some(key.to_string()));
         }
+        if let Some(file) = self.login.as_ref().filter(|wanted| is_file_of(login, wanted)) {
+            return Ok(Some(text_of(Path::new(file))?));
+        }
         let secret = self.secret_name.as_ref().unwrap_or(&login.secret);
         if !std::io::stdin().is_terminal() {
             let text = std::io::read_to_string(std::io::stdin())?;
@@ -193,6 +198,14 @@ impl Add {
             key => Ok(Some(key)),
         }
     }
+}
+
+/// Whether a path here is the file of a login: `/home/me/.codex/auth.json` for `~/.codex/auth.json`.
+fn is_file_of(login: &PresetLogin, path: &str) -> bool {
+    let own = login.variable.strip_prefix("~/");
+    own.is_some_and(|own| {
+        path.contains(['/', '\\']) && Path::new(path).ends_with(own) && !path.starts_with("~/")
+    })
 }
 
 fn text_of(file: &Path) -> Result<String, Failure> {

@@ -1,6 +1,7 @@
 //! Coding agents: their definitions, and parsing of their output.
 
 mod definition;
+pub mod login_file;
 mod model_api;
 mod preset;
 mod progress;

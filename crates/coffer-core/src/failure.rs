@@ -76,6 +76,9 @@ pub enum StepCode {
     /// The provider of models refuses the agent's key.
     #[strum(message = "set the secret that the message names to a valid key, start again")]
     ModelKeyRefused,
+    /// The provider of models is overloaded, limits the rate of calls, or does not answer.
+    #[strum(message = "start again later; what the provider answered is in the task's transcript")]
+    ModelUnavailable,
     /// The network settings of the new sandbox are not allowed.
     #[strum(message = "change the network settings as the message says")]
     Network,
@@ -120,6 +123,11 @@ pub enum StepCode {
     /// Servers ended again and again at the same step.
     #[strum(message = "look at the step, then start again")]
     ServerDied,
+    /// The set-up of the repository failed: `.coffer/setup.sh` or a `devcontainer.json`.
+    #[strum(
+        message = "read the end of its output in the transcript, correct the file on the base branch, start again"
+    )]
+    SetupFailed,
     /// A program that was started earlier still runs.
     #[strum(message = "wait, or end the program, then start again")]
     StillRunning,
@@ -309,6 +317,7 @@ mod tests {
             "journal_unwritable",
             "lost",
             "model_key_refused",
+            "model_unavailable",
             "network",
             "no_agent",
             "no_changes",
@@ -323,6 +332,7 @@ mod tests {
             "pull_closed",
             "sandbox_lost",
             "server_died",
+            "setup_failed",
             "still_running",
             "store",
             "task_gone",

@@ -24,6 +24,7 @@ pub mod command;
 pub mod commit;
 pub mod compete;
 mod delivery;
+pub mod devcontainer;
 mod error;
 pub mod event;
 mod failure;

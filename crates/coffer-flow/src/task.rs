@@ -1,8 +1,8 @@
 //! The run of a task: from the task to a pull request.
 //!
 //! ```text
-//! prepare ─ sandbox ─ clone ─ branch ─ agent ⟲ hear ─ [check] ─ commit ─ push ─ pull ─ finish
-//!                                       └───── correct ⟲ ─────┘
+//! prepare ─ sandbox ─ clone ─ setup ─ branch ─ agent ⟲ hear ─ [check] ─ commit ─ push ─ pull ─ finish
+//!                                               └───── correct ⟲ ─────┘
 //! ```
 //!
 //! A turn that is ended at a budget or by a person is followed by a [`standstill`].
@@ -34,6 +34,8 @@ const MARGIN: Duration = Duration::from_secs(120);
 const LONG: Duration = Duration::from_secs(1800);
 /// For a sandbox, with the template that may have to be built first.
 pub(crate) const SANDBOX_WITHIN: Duration = Duration::from_secs(2 * 3600);
+/// For the set-up of a repository, with a sandbox for it and the snapshot of what it leaves.
+const SET_UP_WITHIN: Duration = Duration::from_secs(2400);
 /// How often an agent may correct its work after the check failed, if the task does not say it.
 pub const USUAL_CHECK_TRIES: i64 = 3;
 /// Most of what was said to earlier attempts, in bytes, and of their last words.
@@ -347,6 +349,23 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
         };
         let base: String =
             run.step("clone").nothing_to_undo().within(LONG).run(|_| shop.clone(&brief, sandbox)).await?;
+        // The undo of the sandbox removes what it made.
+        let prepared: Option<SandboxId> = run
+            .step("setup")
+            .nothing_to_undo()
+            .within(SET_UP_WITHIN)
+            .run(|start: Start| {
+                let brief = &brief;
+                async move {
+                    let prepared = shop.set_up(brief, sandbox, start).await?;
+                    if prepared.is_some() {
+                        self.note(start, AttemptNote { sandbox: prepared, ..AttemptNote::default() }).await?;
+                    }
+                    Ok(prepared)
+                }
+            })
+            .await?;
+        let sandbox = prepared.unwrap_or(sandbox);
         let branch: String = run
             .step("branch")
             .nothing_to_undo()
@@ -404,10 +423,10 @@ impl<W: Workshop + ?Sized> Kind for TaskKind<W> {
                     && let Some(why) = turn.failed()
                 {
                     if corrections == 0 {
-                        return Err(Stop::failed(StepCode::AgentFailed, why));
+                        return Err(Stop::failed(why.code, why.message));
                     }
                     // The work before it is pushed, as after a check that failed for the last time.
-                    gave_up = Some(why);
+                    gave_up = Some(why.message);
                     break 'work;
                 }
                 // Messages that it would not get are left to the next attempt.

@@ -13,7 +13,7 @@ use coffer_wire::agentd::{Unpack, Unpacked};
 use coffer_wire::envd::process::process_event::Event;
 use coffer_wire::envd::process::{StartRequest, StartResponse};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Empty, Full, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -241,6 +241,26 @@ impl Guest {
         let body = tokio::time::timeout(PATIENCE, body).await.map_err(|_| AgentError::Late(PATIENCE))?;
         let body = body.map_err(|error| AgentError::Nonsense(error.to_string()))?.to_bytes();
         Ok(serde_json::from_slice(&body).map_err(|error| AgentError::Nonsense(error.to_string()))?)
+    }
+
+    /// The contents of a file of at most `most` bytes, for `user` or the default one; `None` if there is none. Nothing of it is
+    /// in a log.
+    pub async fn file(
+        &self,
+        user: Option<&str>,
+        path: &str,
+        most: usize,
+    ) -> Result<Option<Bytes>, GuestError> {
+        let path = utf8_percent_encode(path, NON_ALPHANUMERIC);
+        let request = self.request(Method::GET, &format!("/files?path={path}"), user);
+        let request = request.body(Empty::<Bytes>::new()).expect("fixed paths and checked values");
+        let answer = match accepted(self.send(request, Some(PATIENCE)).await?).await {
+            Err(GuestError::Refused { reason: Reason::NotFound, .. }) => return Ok(None),
+            answer => answer?,
+        };
+        let body = Limited::new(answer.into_body(), most).collect();
+        let body = tokio::time::timeout(PATIENCE, body).await.map_err(|_| AgentError::Late(PATIENCE))?;
+        Ok(Some(body.map_err(|error| AgentError::Nonsense(error.to_string()))?.to_bytes()))
     }
 
     /// Starts a process that runs no longer than `lifetime`, and follows it.

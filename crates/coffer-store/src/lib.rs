@@ -39,6 +39,7 @@ mod keys;
 mod leases;
 mod lineage;
 mod load;
+mod login_leases;
 mod models;
 mod people;
 mod policy;

@@ -28,7 +28,15 @@ export function nameOfStep(name: string): string {
 /** Between turns the server looks for comments; that is no work that people wait for. */
 export const isShown = (step: Step) => !/^(hear|heed|ask|rest|settle|wake|room)-/.test(step.name);
 
-const OF_AGENT = ["agent_failed", "budget_exceeded", "no_changes", "timed_out", "not_started"];
+const OF_AGENT = [
+  "agent_failed",
+  "budget_exceeded",
+  "model_key_refused",
+  "model_unavailable",
+  "no_changes",
+  "timed_out",
+  "not_started",
+];
 
 /** The names of steps that did what they should, and found that the attempt failed. */
 export function failedSteps(steps: Step[], failure: Failure): Set<string> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::login_file;
 use super::model_api::{ModelAccess, ModelApi, NoApi, Wish};
 use super::preset::{OutputFormat, Preset, Word};
 use super::prompt::{self, Talk, Work};
@@ -42,7 +43,7 @@ pub struct AgentDefinition {
     /// them all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hidden_env: Option<BTreeSet<String>>,
-    /// Maps variables to names of secrets of the project.
+    /// Maps variables, or files below the home directory (`~/.codex/auth.json`), to names of secrets of the project.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub secrets: BTreeMap<String, String>,
     /// Its working directory, relative to the repository.
@@ -59,6 +60,9 @@ pub struct AgentDefinition {
     /// How it calls models; through the gateway if its secrets have a key that the preset uses there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_access: Option<ModelAccess>,
+    /// Whether the repository's own set-up is run first; yes if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setup: Option<bool>,
 }
 
 /// Limits of one attempt.
@@ -140,6 +144,7 @@ impl AgentDefinition {
             template: None,
             limits: AgentLimits::default(),
             model_access: None,
+            setup: None,
         }
     }
 
@@ -223,6 +228,15 @@ impl AgentDefinition {
             let fits = name.chars().enumerate().all(|(at, letter)| {
                 letter == '_' || letter.is_ascii_alphabetic() || (at > 0 && letter.is_ascii_digit())
             });
+            if field == "secrets" && login_file::is_file(name) {
+                if !login_file::is_path(name) {
+                    return Err(bad(
+                        format!("secrets.{name}"),
+                        "must be a file below a directory of the home directory, such as ~/.codex/auth.json",
+                    ));
+                }
+                continue;
+            }
             if name.is_empty() || name.len() > 200 || !fits {
                 return Err(bad(format!("{field}.{name}"), "is not a valid variable name"));
             }
@@ -453,6 +467,9 @@ mod tests {
             (AgentDefinition { model: Some(String::new()), ..good() }, "model"),
             (AgentDefinition { env: one("1A", "x"), ..good() }, "env.1A"),
             (AgentDefinition { env: one("A", "\0"), ..good() }, "env.A"),
+            (AgentDefinition { env: one("~/.a/b", "x"), ..good() }, "env.~/.a/b"),
+            (AgentDefinition { secrets: one("~/.bashrc", "s"), ..good() }, "secrets.~/.bashrc"),
+            (AgentDefinition { secrets: one("~/.a/../b", "s"), ..good() }, "secrets.~/.a/../b"),
             (AgentDefinition { env: one("A", "x"), secrets: one("A", "s"), ..good() }, "secrets.A"),
             (AgentDefinition { working_directory: Some("a/../..".into()), ..good() }, "working_directory"),
             (AgentDefinition { working_directory: Some("/etc".into()), ..good() }, "working_directory"),

@@ -1,5 +1,6 @@
 //! Recipes: how the program of a preset gets into a template, and what it needs there.
 
+use super::login_file::{CODEX as CODEX_FILE, GEMINI as GEMINI_FILE};
 use super::preset::Preset;
 
 /// How to get the program of a preset, and how to sign it in.
@@ -33,7 +34,7 @@ pub enum Package {
     Pip { name: &'static str, versions: &'static str },
 }
 
-/// A way to sign in: a variable with the value of a secret.
+/// A way to sign in: a variable, or a file below the home directory, with the value of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Login {
     pub variable: &'static str,
@@ -92,7 +93,15 @@ const CODEX: Recipe = Recipe {
     afterwards: None,
     tested: "0.169.0",
     memory_mib: 512,
-    logins: &[Login { variable: "CODEX_API_KEY", ..OPENAI }],
+    logins: &[
+        Login { variable: "CODEX_API_KEY", ..OPENAI },
+        login(
+            CODEX_FILE,
+            "the file that `codex login` writes, for a subscription of ChatGPT",
+            "codex-login",
+            &["chatgpt.com", "auth.openai.com"],
+        ),
+    ],
     needs_model: false,
 };
 
@@ -117,7 +126,18 @@ const GEMINI: Recipe = Recipe {
     ),
     tested: "0.61.0",
     memory_mib: 512,
-    logins: &[GOOGLE],
+    logins: &[
+        GOOGLE,
+        Login {
+            env: &[("GOOGLE_GENAI_USE_GCA", "true")],
+            ..login(
+                GEMINI_FILE,
+                "the file that `gemini` writes when a person signs in with Google",
+                "gemini-login",
+                &["oauth2.googleapis.com", "cloudcode-pa.googleapis.com"],
+            )
+        },
+    ],
     needs_model: false,
 };
 
@@ -171,12 +191,17 @@ const COPILOT: Recipe = Recipe {
     afterwards: None,
     tested: "1.0.102",
     memory_mib: 768,
-    logins: &[login(
-        "GH_TOKEN",
-        "a fine-grained token of GitHub with the permission \"Copilot Requests\"",
-        "copilot",
-        &["api.github.com", "api.githubcopilot.com", "*.githubcopilot.com"],
-    )],
+    logins: &[
+        login(
+            "GH_TOKEN",
+            "a fine-grained token of GitHub with the permission \"Copilot Requests\"",
+            "copilot",
+            &["api.github.com", "api.githubcopilot.com", "*.githubcopilot.com"],
+        ),
+        // A provider of its own, which takes a model by name.
+        OPENAI,
+        ANTHROPIC,
+    ],
     needs_model: false,
 };
 
@@ -291,7 +316,8 @@ mod tests {
                 let fits = |text: &str, more: &str| {
                     text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
                 };
-                assert!(fits(login.variable, "_") && fits(login.secret, "-"), "{login:?}");
+                let is_file = crate::agent::login_file::is_path(login.variable);
+                assert!((is_file || fits(login.variable, "_")) && fits(login.secret, "-"), "{login:?}");
                 assert!(!login.hosts.is_empty() && !login.about.is_empty());
                 for host in login.hosts {
                     assert!(crate::network::NamePattern::parse(host).is_ok(), "{host}");

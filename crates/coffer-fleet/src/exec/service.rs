@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coffer_core::{ExecutionId, KeyId};
 use coffer_guest::{Guest, GuestError, Reason, Wake};
 use coffer_wire::envd::process::Signal;
@@ -41,6 +42,17 @@ pub struct Exec {
 }
 
 impl Exec {
+    /// The contents of a small file of the default user; `None` if there is none. Unlike a command's output, nothing of it is
+    /// in a log.
+    pub async fn file(
+        &self,
+        record: &Arc<Record>,
+        path: &str,
+        most: usize,
+    ) -> Result<Option<Bytes>, ExecError> {
+        Ok(reach(&self.fleet, record, Wake::LooksOn).await?.file(None, path, most).await?)
+    }
+
     /// Runs a command to its end.
     pub async fn run(
         &self,

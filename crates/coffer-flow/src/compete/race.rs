@@ -156,7 +156,7 @@ impl<A: Arena + ?Sized> CompeteKind<A> {
             };
             self.tell(start, number, note).await?;
             if let Some(why) = turn.failed() {
-                return Err(Out::Entry(RunFailure::new(StepCode::AgentFailed, why)));
+                return Err(Out::Entry(why));
             }
             let spent = self.again(|| self.arena.spent(lane.brief, lane.sandbox)).await?;
             let whole = spent.saturating_add(report.cost_nanos.unwrap_or(0));

@@ -1,9 +1,10 @@
 //! The trait between runs of tasks and sandboxes, git and forges.
 
-#[cfg(doc)]
-use coffer_core::StepCode;
 use coffer_core::agent::{AgentReport, Reported, Said};
-use coffer_core::{AgentId, Answer, ExecutionId, ProjectId, Question, RunId, SandboxId, TaskId, TaskIssue};
+use coffer_core::{
+    AgentId, Answer, ExecutionId, FailureCode, ProjectId, Question, RunFailure, RunId, SandboxId, StepCode,
+    TaskId, TaskIssue,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Start, StepError};
@@ -112,16 +113,30 @@ pub struct AgentTurn {
     /// Set if it was ended before it was done: then its end says nothing about its work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halt>,
+    /// Why its calls of models failed in the end, which is then the reason of a turn that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<RunFailure>,
 }
 
 impl AgentTurn {
     /// Why it failed, if it did.
-    pub fn failed(&self) -> Option<String> {
+    pub fn failed(&self) -> Option<RunFailure> {
         let said = || self.report.error.clone().map(|error| format!(": {error}")).unwrap_or_default();
-        match self.exit_code {
+        let own = match self.exit_code {
             None => Some(format!("the agent was ended because its time was up{}", said())),
             Some(0) => self.report.error.clone(),
             Some(code) => Some(format!("the agent ended with exit code {code}{}", said())),
+        };
+        match (&self.trouble, own) {
+            (None, own) => own.map(|own| RunFailure::new(StepCode::AgentFailed, own)),
+            // What a program says of a wrong key, or of having been ended for it, adds nothing.
+            (Some(trouble), _) if trouble.code == FailureCode::Step(StepCode::ModelKeyRefused) => {
+                Some(trouble.clone())
+            }
+            (Some(trouble), None) => Some(trouble.clone()),
+            (Some(trouble), Some(own)) => {
+                Some(RunFailure::new(trouble.code.clone(), format!("{}; {own}", trouble.message)))
+            }
         }
     }
 }
@@ -177,6 +192,14 @@ pub trait Workshop: Send + Sync + 'static {
 
     /// Clones the repository into the sandbox; returns the base branch's commit.
     async fn clone(&self, brief: &Brief, sandbox: SandboxId) -> Result<String, StepError>;
+
+    /// Prepares what the repository itself asks for. Returns the sandbox in which the attempt goes on, if it is another.
+    async fn set_up(
+        &self,
+        brief: &Brief,
+        sandbox: SandboxId,
+        start: Start,
+    ) -> Result<Option<SandboxId>, StepError>;
 
     /// Checks out the task's branch, from `base` if it does not exist yet; returns its name.
     async fn branch(&self, brief: &Brief, sandbox: SandboxId, base: &str) -> Result<String, StepError>;

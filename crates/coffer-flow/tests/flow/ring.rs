@@ -163,7 +163,14 @@ impl Arena for Ring {
             ..AgentReport::default()
         };
         let exit_code = Some(i64::from(label.contains("fails")));
-        let turn = AgentTurn { execution: Some(execution), exit_code, report, reported: None, halted: None };
+        let turn = AgentTurn {
+            execution: Some(execution),
+            exit_code,
+            report,
+            reported: None,
+            halted: None,
+            trouble: None,
+        };
         Ok(Raced { turn, duration_ms: Some(1000) })
     }
 

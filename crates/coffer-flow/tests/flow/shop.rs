@@ -90,6 +90,10 @@ impl Workshop for Shop {
         .await
     }
 
+    async fn set_up(&self, _: &Brief, _: SandboxId, _: Start) -> Result<Option<SandboxId>, StepError> {
+        Ok(None)
+    }
+
     async fn branch(&self, brief: &Brief, _: SandboxId, _: &str) -> Result<String, StepError> {
         self.act("branch", |world| {
             world.branches.entry(brief.branch.clone()).or_default();
@@ -140,7 +144,7 @@ impl Workshop for Shop {
         let halted = self.world.lock().unwrap().halts.get(&turn.number).cloned();
         // A turn that is ended has no good end.
         let exit_code = Some(i64::from(failed || halted.is_some()));
-        Ok(AgentTurn { execution: None, exit_code, report, reported: None, halted })
+        Ok(AgentTurn { execution: None, exit_code, report, reported: None, halted, trouble: None })
     }
 
     async fn check(

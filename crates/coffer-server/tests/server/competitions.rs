@@ -61,7 +61,14 @@ impl Arena for Ring {
         tell(News::Progress(doing, report.clone())).await;
         self.agents.acquire().await.unwrap().forget();
         let exit_code = Some(i64::from(lane.entry.label == "fails"));
-        let turn = AgentTurn { execution: Some(execution), exit_code, report, reported: None, halted: None };
+        let turn = AgentTurn {
+            execution: Some(execution),
+            exit_code,
+            report,
+            reported: None,
+            halted: None,
+            trouble: None,
+        };
         Ok(Raced { turn, duration_ms: Some(1000) })
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -373,6 +374,47 @@ async fn concurrent_calls_cannot_pass_a_budget_together() {
         (&events[0]["limit"], &events[0]["task"]),
         (&json!("task"), &json!(grant.task.unwrap().to_string()))
     );
+}
+
+#[tokio::test]
+async fn retries_cannot_pass_a_budget_and_failed_calls_cost_nothing() {
+    // Every second call fails, as a provider does that is overloaded; the others cost a quarter of a dollar.
+    let number = AtomicU32::new(0);
+    let provider = Scripted::start(move |_, _| match number.fetch_add(1, Ordering::Relaxed) % 2 {
+        0 => Reply { status: 529, ..reply("application/json", json!({"error": {"message": "busy"}})) },
+        _ => reply("application/json", anthropic(249)),
+    })
+    .await;
+    let mut app = gateway(&provider).await;
+    grant(&mut app, Some(1.0)).await;
+    let mut statuses = Vec::new();
+    for _ in 0..20 {
+        statuses.push(ask(&app, MESSAGES, &message(249)).await.status);
+    }
+    let paid = statuses.iter().filter(|status| **status == 200).count();
+    assert!((3..=4).contains(&paid), "{statuses:?}");
+    assert_eq!(statuses[statuses.len() - 5..], [402; 5], "and it stays so");
+    let all = settled(&app).await;
+    let cost: f64 = all.iter().filter_map(|call| call["cost"].as_f64()).sum();
+    assert!((cost - 0.25 * paid as f64).abs() < 1e-9 && cost <= 1.0, "{cost}");
+}
+
+#[tokio::test]
+async fn a_pass_that_is_none_opens_nothing() {
+    let provider = Scripted::start(|_, _| reply("application/json", anthropic(1))).await;
+    let mut app = gateway(&provider).await;
+    let row = grant(&mut app, None).await;
+    let key = app.key.clone();
+    for wrong in ["", "cofmodel_", "cofmodel_of_another_project", KEY, &key, &digest(PASS)] {
+        let answer = ask_with(&app, wrong, MESSAGES, message(10).to_string()).await;
+        assert_eq!(answer.status, 401, "{wrong}: {}", answer.text());
+    }
+    assert_eq!(ask(&app, MESSAGES, &message(10)).await.status, 200);
+    // The turn is over: its pass is worth nothing, also to a process that it left behind.
+    app.store.close_grant(&app.store.operator(), row.id).await.unwrap();
+    app.restart(async |_| {}).await;
+    assert_eq!(ask(&app, MESSAGES, &message(10)).await.status, 401);
+    assert_eq!(provider.heard().len(), 1);
 }
 
 #[tokio::test]

@@ -51,6 +51,10 @@ impl Workshop for Shop {
         Ok("base".into())
     }
 
+    async fn set_up(&self, _: &Brief, _: SandboxId, _: Start) -> Result<Option<SandboxId>, StepError> {
+        Ok(None)
+    }
+
     async fn branch(&self, brief: &Brief, _: SandboxId, _: &str) -> Result<String, StepError> {
         Ok(brief.branch.clone())
     }
@@ -70,7 +74,7 @@ impl Workshop for Shop {
         ));
         let report = AgentReport { tokens, cost_nanos: Some(250_000_000), summary, ..AgentReport::default() };
         let halted = self.halts.lock().unwrap().pop_front();
-        Ok(AgentTurn { execution: None, exit_code: Some(0), report, reported: None, halted })
+        Ok(AgentTurn { execution: None, exit_code: Some(0), report, reported: None, halted, trouble: None })
     }
 
     async fn check(&self, _: &Brief, _: SandboxId, _: &str, _: &str, _: usize) -> Result<Checked, StepError> {
@@ -287,8 +291,10 @@ async fn a_task_is_worked_on_to_a_pull_request_and_hears_its_review() {
     let steps = app.get(&steps).await.expect(200).json();
     let names: Vec<&str> =
         steps.as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
-    let expected =
-        ["prepare", "sandbox", "clone", "branch", "agent-1", "hear-1", "commit", "push", "pull", "finish"];
+    let expected = [
+        "prepare", "sandbox", "clone", "setup", "branch", "agent-1", "hear-1", "commit", "push", "pull",
+        "finish",
+    ];
     assert_eq!(names, expected);
 
     let comment = json!({"body": "why?", "file": "src/a.rs", "line": 7, "start": true});

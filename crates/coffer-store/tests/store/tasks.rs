@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use coffer_core::agent::{AgentDefinition, Preset};
-use coffer_core::{Priority, TaskState};
+use coffer_core::{Priority, RunId, TaskState};
 use coffer_store::{
     AgentError, AttemptNote, Cutoffs, NewAgent, NewKey, NewTask, Place, Slots, StartTask, TaskEdit,
     TaskError, TaskFilter, TaskOrder,
@@ -79,6 +79,29 @@ on_both! {
         // What an agent says is bounded.
         note(Some(i64::MAX)).await;
         assert_eq!(store.spent(&operator, &budget, 0).await.unwrap(), 1_000 * 1_000_000_000);
+    }
+
+    async fn one_run_at_a_time_has_a_login(database: &TestDatabase) {
+        let store = database.open().await;
+        let (mine, theirs) = (project(&store, "mine").await, project(&store, "theirs").await);
+        let agent = store.create_agent(&mine, "one").await.unwrap();
+        let task = store.create_task(&mine, NewTask { agent: Some(agent.id), ..new("t") }).await.unwrap();
+        let start = StartTask { agent: None, model: None, replace: false, reason: "started", actor: "test".into() };
+        let (_, run) = store.start_task(&mine, task.id, start).await.unwrap();
+        let other = RunId::generate();
+        assert!(store.take_login(&mine, "codex", run, None).await.unwrap());
+        assert!(store.take_login(&mine, "codex", run, None).await.unwrap(), "again, after a crash");
+        assert!(!store.take_login(&mine, "codex", other, None).await.unwrap());
+        assert!(store.take_login(&mine, "gemini", other, None).await.unwrap(), "another login");
+        assert!(store.take_login(&theirs, "codex", other, None).await.unwrap(), "another project's");
+        store.release_logins(&theirs, run).await.unwrap();
+        assert!(!store.take_login(&mine, "codex", other, None).await.unwrap(), "theirs releases nothing of mine");
+        // A run that ended without a word holds nothing.
+        store.cancel_task(&mine, task.id, "enough", "test").await.unwrap();
+        assert!(store.take_login(&mine, "codex", other, Some(60_000)).await.unwrap());
+        assert!(!store.take_login(&mine, "codex", run, None).await.unwrap(), "until its time is over");
+        store.release_logins(&mine, other).await.unwrap();
+        assert!(store.take_login(&mine, "codex", run, None).await.unwrap());
     }
 
     async fn tasks_are_found_by_what_they_are(database: &TestDatabase) {

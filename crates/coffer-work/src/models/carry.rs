@@ -146,10 +146,11 @@ async fn carry(
     // From here on only the one that answers counts.
     order.ways.swap(0, way);
     order.ways.truncate(1);
-    if way == 0
-        && let Ok(answer) = &sent
-    {
-        grant.refused_keys.count(order.call.provider, answer.status().as_u16());
+    let status = sent.as_ref().ok().map(|answer| answer.status().as_u16());
+    // What counts tokens or lists models says nothing of whether the model answers, and the refusal of another place
+    // nothing of the agent's key.
+    if order.reserved.is_some() && (way == 0 || status != Some(401)) {
+        grant.answers.count(order.call.provider, status);
     }
     // The request is sent: its memory is free.
     held.memory.clear();

@@ -8,12 +8,12 @@
 //!
 //! [`Models`] keeps the grants; `call` has the way of one call until it is sent, `carry` the rest.
 
+mod answers;
 mod call;
 mod carry;
 mod error;
 mod fallback;
 mod pace;
-mod refused_keys;
 mod service;
 mod settings;
 mod shapes;
@@ -21,6 +21,7 @@ mod upstream;
 mod ways;
 mod worth;
 
+pub use answers::{FailedAnswer, Streak};
 pub use call::Entered;
 pub use error::ModelError;
 pub use service::{Grant, GrantOrder, Models, Spending};

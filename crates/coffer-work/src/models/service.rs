@@ -9,7 +9,7 @@ use coffer_core::agent::{Preset, Tokens};
 use coffer_core::model::{Prices, Provider};
 use coffer_core::network::{HeaderText, ModelRoute};
 use coffer_core::sync::Mutex;
-use coffer_core::{AgentId, ModelGrantId, ProjectId, RunId, SandboxId, TaskId};
+use coffer_core::{AgentId, ModelGrantId, ProjectId, RunId, SandboxId, StepCode, TaskId};
 use coffer_fleet::{Fleet, Record};
 use coffer_http::Client;
 use coffer_shares::{PoolSettings, Shares, pool};
@@ -19,9 +19,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::answers::{Answers, FailedAnswer};
 use super::error::ModelError;
 use super::pace::Pace;
-use super::refused_keys::RefusedKeys;
 use super::settings::{ModelConfig, ModelSettings};
 use super::upstream::Upstream;
 use super::ways::Places;
@@ -65,7 +65,7 @@ pub struct Grant {
     pub(super) closing: CancellationToken,
     /// Refused calls that were recorded.
     pub(super) refusals: AtomicU32,
-    pub(super) refused_keys: RefusedKeys,
+    pub(super) answers: Answers,
 }
 
 impl Grant {
@@ -73,10 +73,43 @@ impl Grant {
         self.row.id
     }
 
-    /// A provider that refuses the agent's key, and the name of the secret with that key.
-    pub fn refused_key(&self) -> Option<(Provider, &str)> {
-        let provider = self.refused_keys.provider()?;
-        Some((provider, &self.row.keys.get(&provider)?.secret))
+    /// Whether a provider refuses the agent's key again and again.
+    pub fn is_key_refused(&self) -> bool {
+        self.answers.refuses()
+    }
+
+    fn secret(&self, provider: Provider) -> Option<&str> {
+        Some(&self.row.keys.get(&provider)?.secret)
+    }
+
+    /// Failed answers of providers that were not told yet.
+    pub fn failed_answers(&self) -> Vec<FailedAnswer> {
+        self.answers.take()
+    }
+
+    /// Why the agent's calls failed in the end, if they did: a code, and a reason for people.
+    pub fn trouble(&self) -> Option<(StepCode, String)> {
+        let last = self.answers.last()?;
+        let provider = last.provider.as_str();
+        if last.streak.status == Some(401) {
+            let secret = self.secret(last.provider).unwrap_or_default();
+            let message = format!(
+                "provider `{provider}` refuses the key in secret `{secret}`; set the secret again and start again"
+            );
+            return Some((StepCode::ModelKeyRefused, message));
+        }
+        let times = match last.streak.times {
+            1 => "last call".to_string(),
+            times => format!("last {times} calls"),
+        };
+        let message =
+            format!("provider `{provider}` answered {} to the agent's {times}", last.streak.words());
+        Some((StepCode::ModelUnavailable, message))
+    }
+
+    /// Whether any call was answered.
+    pub fn was_answered(&self) -> bool {
+        self.answers.any_good()
     }
 }
 
@@ -198,7 +231,7 @@ impl Models {
                 settled: Notify::new(),
                 closing: CancellationToken::new(),
                 refusals: AtomicU32::new(0),
-                refused_keys: RefusedKeys::default(),
+                answers: Answers::default(),
             })
         });
         grants.insert(digest.to_string(), grant.clone());

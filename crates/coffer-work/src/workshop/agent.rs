@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use coffer_core::agent::login_file::is_file;
 use coffer_core::agent::transcript::{EntryBody, Room, Text};
 use coffer_core::agent::{
     AgentDefinition, AgentReader, AgentReport, Job, ModelApi, OutputFormat, Reported, Tokens,
 };
-use coffer_core::{AgentId, Code, ExecutionId, RunId, StateName, StepCode, TaskId};
+use coffer_core::{AgentId, Code, ExecutionId, RunFailure, RunId, StateName, StepCode, TaskId};
 use coffer_flow::StepError;
 use coffer_flow::task::{AgentTurn, Checked, Halt};
 use coffer_store::{ExecutionRow, ExecutionState, Idempotency, ModelKey, TakenKey, TurnPlace};
@@ -29,7 +30,7 @@ use coffer_fleet::output::Patterns;
 use coffer_fleet::{FleetError, secret_variables};
 
 const FINGERPRINT: &str = "workshop";
-const PAUSED_AT_BUDGET: &str =
+pub(super) const PAUSED_AT_BUDGET: &str =
     "the budget of the project or of the sandbox is spent, and the sandbox was paused: raise the budget";
 const CHECK_WITHIN: Duration = Duration::from_secs(1500);
 /// How long agentd may take to end a program after its timeout, and to report it.
@@ -100,6 +101,7 @@ pub struct AtWork {
     continues: bool,
     /// Its access to models, if that is through the gateway.
     grant: Option<Arc<Grant>>,
+    definition: AgentDefinition,
 }
 
 impl AtWork {
@@ -114,15 +116,15 @@ pub(super) type Tell<'a> = &'a (dyn Fn(Progress) -> BoxFuture<'a, ()> + Send + S
 
 /// How to watch a program.
 #[derive(Clone, Copy)]
-struct Watch<'a> {
-    within: Duration,
-    allowance: Option<i64>,
-    tell: Option<Tell<'a>>,
+pub(super) struct Watch<'a> {
+    pub(super) within: Duration,
+    pub(super) allowance: Option<i64>,
+    pub(super) tell: Option<Tell<'a>>,
     /// Redacts what goes into a transcript.
-    show: &'a (dyn Fn(&str) -> String + Send + Sync),
-    grant: Option<&'a Grant>,
+    pub(super) show: &'a (dyn Fn(&str) -> String + Send + Sync),
+    pub(super) grant: Option<&'a Grant>,
     /// The turn that a person may interrupt.
-    turn: Option<TurnPlace>,
+    pub(super) turn: Option<TurnPlace>,
 }
 
 impl Workbench {
@@ -139,7 +141,7 @@ impl Workbench {
         }
         let within = Duration::from_secs(invocation.timeout_s.unsigned_abs());
         let values = definition.hidden_values().filter(|value| value.len() >= SHORTEST_HIDDEN);
-        let hidden = Patterns::new(&values.collect::<Vec<_>>());
+        let values: Vec<&String> = values.collect();
         let mut cwd = match place {
             Place::Repository(name) => self.path_of(at, name).await?,
             Place::Directory(path) => path.to_string(),
@@ -154,6 +156,7 @@ impl Workbench {
         variables.extend(api.iter().flat_map(|api| api.env.clone()));
         variables.extend(invocation.env);
         variables.extend(env.clone());
+        let logins = self.place_logins(at, definition).await?;
         // Before it can make a call; again if the step is repeated, because a server that died has lost its passes.
         let grant = match &api {
             Some(api) => Some(self.open_models(at, &order, api).await?),
@@ -174,6 +177,7 @@ impl Workbench {
             }
             Err(error) => return Err(error),
         };
+        let hidden = Patterns::new(&values.into_iter().chain(&logins).collect::<Vec<_>>());
         let show = |text: &str| hidden.redact(&self.redacted_whole(at, text));
         if let Some(turn) = turn {
             let text = Text::folded(&invocation.prompt, PROMPT_HEAD, PROMPT_TAIL);
@@ -182,7 +186,8 @@ impl Workbench {
         }
         let (output, continues) = (invocation.output, invocation.continues);
         let reported = AtomicI64::new(0);
-        Ok(AtWork { execution, output, within, hidden, reported, turn, continues, grant })
+        let definition = definition.clone();
+        Ok(AtWork { execution, output, within, hidden, reported, turn, continues, grant, definition })
     }
 
     /// How an agent uses the model gateway, if it does.
@@ -273,6 +278,7 @@ impl Workbench {
             // The step will be repeated, and the agent goes on meanwhile.
             return followed.map(|_: Option<ExecutionRow>| unreachable!("it is an error"));
         }
+        self.take_back_logins(at, &work.definition).await;
         let spending = match grant {
             None => None,
             Some(grant) => {
@@ -283,6 +289,7 @@ impl Workbench {
             work.reported.store(spending.known_cost_nanos, Ordering::Relaxed);
         }
         // Also of a turn that was ended: its transcript is whole.
+        heard.hear_answers(grant.map(Grant::failed_answers).unwrap_or_default());
         let told = heard.end();
         if let Some(script) = &mut heard.script {
             self.write_script(at, script, &show).await?;
@@ -292,6 +299,10 @@ impl Workbench {
         let report = counted(told, spending.as_ref());
         let exit_code = row.as_ref().and_then(|row| exit_of(row, work.within));
         let failed = exit_code != Some(0) || report.error.is_some();
+        // Some programs end as if all were well when no call was answered.
+        let is_unanswered = grant.is_some_and(|grant| !grant.was_answered());
+        // The gateway refuses a call before it can cost more than is left.
+        let refused = spending.filter(|spending| spending.was_refused);
         let halted = match work.turn {
             Some(turn) => self.store.interrupted_by(turn.run, turn.turn).await?,
             None => None,
@@ -299,10 +310,8 @@ impl Workbench {
         let halted = match halted {
             Some(by) => Some(Halt::Interrupted { by }),
             // One that was done by itself needs no more money: its work counts.
-            None if !failed => None,
+            None if !failed && !(is_unanswered && refused.is_some()) => None,
             None => {
-                // The gateway refuses a call before it can cost more than is left.
-                let refused = spending.filter(|spending| spending.was_refused);
                 let cost = report.cost_nanos.unwrap_or(0);
                 self.at_a_budget(at, allowance, cost, refused, row.is_none()).await?
             }
@@ -320,7 +329,9 @@ impl Workbench {
             session: report.session.map(shown),
             ..report
         };
-        Ok(AgentTurn { execution: Some(work.execution), exit_code, report, reported, halted })
+        let trouble = grant.filter(|_| failed || is_unanswered).and_then(Grant::trouble);
+        let trouble = trouble.map(|(code, message)| RunFailure::new(code, message));
+        Ok(AgentTurn { execution: Some(work.execution), exit_code, report, reported, halted, trouble })
     }
 
     /// Runs the check, a shell line in the repository; once for each key.
@@ -358,7 +369,7 @@ impl Workbench {
         Ok(Checked { passed, exit_code, execution: Some(execution), tail: Some(tail).filter(|_| !passed) })
     }
 
-    async fn path_of(&self, at: &Station, repository: &str) -> Result<String, StepError> {
+    pub(super) async fn path_of(&self, at: &Station, repository: &str) -> Result<String, StepError> {
         let session = self.session(at).await?;
         let found = self.git.path_of(&session, &repository::plain(repository)).await;
         found.map_err(|error| self.trouble_at(at, error))
@@ -382,7 +393,7 @@ impl Workbench {
     }
 
     /// Starts a program once for each key, and returns its execution.
-    async fn start_once(
+    pub(super) async fn start_once(
         &self,
         at: &Station,
         key: &str,
@@ -444,7 +455,7 @@ impl Workbench {
 
     /// Waits until an execution ends, however it was started; reads its output, and extends the sandbox's
     /// deadline. `None` if its sandbox was paused because a budget is spent.
-    async fn follow(
+    pub(super) async fn follow(
         &self,
         at: &Station,
         execution: ExecutionId,
@@ -455,7 +466,7 @@ impl Workbench {
         let from = row.positions.map_or(0, |(first, _)| first);
         let mut log = self.exec.output.reader(at.scope, at.sandbox, Some(from)).await?;
         let (mut kept, mut counted, mut told) = (None::<Instant>, Instant::now(), Instant::now());
-        let mut written = Instant::now();
+        let (mut written, mut was_ended) = (Instant::now(), false);
         let (mut ending, mut is_over) = (Ending::default(), false);
         let mut writes = tokio::time::interval(WRITE);
         writes.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -469,6 +480,7 @@ impl Workbench {
                         // failure.
                         return std::future::pending().await;
                     };
+                    heard.hear_answers(grant.map(Grant::failed_answers).unwrap_or_default());
                     if hear(&record, execution, heard) {
                         break;
                     }
@@ -481,6 +493,7 @@ impl Workbench {
                     continue;
                 }
                 _ = writes.tick() => {
+                    heard.hear_answers(grant.map(Grant::failed_answers).unwrap_or_default());
                     if let Some(script) = &mut heard.script {
                         written = Instant::now();
                         self.write_some(at, script, show).await;
@@ -518,14 +531,10 @@ impl Workbench {
                 kept = Some(Instant::now());
                 self.keep(at).await?;
             }
-            if let Some((provider, secret)) = grant.and_then(Grant::refused_key) {
-                let provider = provider.as_str();
+            if !was_ended && grant.is_some_and(Grant::is_key_refused) {
+                // It would try again for minutes. Its turn ends as one that failed, with that reason.
+                was_ended = true;
                 self.end_execution(at, execution).await?;
-                let message = format!(
-                    "the agent was stopped: provider `{provider}` refuses the key in secret `{secret}`; \
-                     set the secret again and start again"
-                );
-                return Err(StepError::fatal(StepCode::ModelKeyRefused, message));
             }
             if let Some(allowance) = allowance.filter(|_| !is_over && counted.elapsed() > COST_EVERY) {
                 counted = Instant::now();
@@ -681,7 +690,7 @@ impl Workbench {
     }
 
     /// Redacts a text without shortening it.
-    fn redacted_whole(&self, at: &Station, text: &str) -> String {
+    pub(super) fn redacted_whole(&self, at: &Station, text: &str) -> String {
         self.exec.output.patterns(at.scope.project()).redact(text)
     }
 }
@@ -722,7 +731,7 @@ impl Ending {
 /// The secrets that enter the sandbox.
 fn inside(definition: &AgentDefinition, api: Option<&ModelApi>) -> BTreeMap<String, String> {
     let mut secrets = definition.secrets.clone();
-    secrets.retain(|variable, _| !api.is_some_and(|api| api.kept_out.contains(variable)));
+    secrets.retain(|name, _| !is_file(name) && !api.is_some_and(|api| api.kept_out.contains(name)));
     secrets
 }
 
@@ -741,7 +750,7 @@ pub(super) fn amount(nanos: i64) -> String {
 }
 
 /// `None` if it timed out. The record says how it was killed, but not why.
-fn exit_of(row: &ExecutionRow, within: Duration) -> Option<i64> {
+pub(super) fn exit_of(row: &ExecutionRow, within: Duration) -> Option<i64> {
     let took = row.ended_ms.map_or(0, |ended| ended - row.started_ms);
     let timed_out = u128::try_from(took).is_ok_and(|took| took >= within.as_millis());
     row.exit_code.filter(|code| !timed_out || *code == 0)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use coffer_core::agent::login_file::is_file;
 use coffer_core::agent::{AgentProgress, Job, Talk};
 use coffer_core::compete::DiffSize;
 use coffer_core::{Code, Millis, SandboxId, SizeWish, StepCode};
@@ -177,6 +178,7 @@ impl Ring {
             task: brief.task,
             template: template.or(brief.template.as_deref()),
             secrets: &BTreeMap::new(),
+            env: BTreeMap::new(),
             metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
             size: SizeWish::default(),
         };
@@ -194,6 +196,15 @@ impl Ring {
 
     /// Waits for the templates of all agents, and tells each entry what it waits for.
     async fn await_templates(&self, brief: &RaceBrief, start: Start) -> Result<(), StepError> {
+        for entry in &brief.entries {
+            let (name, definition) = self.bench.agent(&self.scope(brief), entry.agent).await?;
+            if definition.secrets.keys().any(|name| is_file(name)) {
+                let message = format!(
+                    "agent `{name}` signs in with a file, which one attempt at a time may use: it cannot compete"
+                );
+                return Err(StepError::fatal(StepCode::AgentUndefined, message));
+            }
+        }
         for (template, entries) in brief.groups() {
             let numbers: Vec<i64> = entries.iter().map(|entry| entry.number).collect();
             let tell = |doing: AgentProgress| {

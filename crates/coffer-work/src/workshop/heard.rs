@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use coffer_core::agent::transcript::Change;
+use coffer_core::agent::transcript::{Change, EntryBody};
 use coffer_core::agent::{AgentProgress, AgentReader, AgentReport};
+use coffer_core::clock::now_ms;
 use coffer_core::{ExecutionId, Millis};
 use coffer_wire::agentd::OutputStream;
 
 use super::script::Script;
+use crate::models::FailedAnswer;
 use coffer_fleet::output::{Kind, LogRecord};
 
 /// Bytes kept of the end of each stream, and of both together.
@@ -35,6 +37,8 @@ pub(super) struct Heard {
     /// An agent's last action, and whether it was published.
     doing: AgentProgress,
     is_told: bool,
+    /// Failed answers of its provider that were told, and that the agent may tell too.
+    answers: u32,
     main: Vec<u8>,
     error: Vec<u8>,
     /// Both streams in their order.
@@ -55,7 +59,7 @@ impl Heard {
     pub(super) fn new(reader: Option<AgentReader>, script: Option<Script>) -> Self {
         let doing = AgentProgress::default();
         let (main, error, both) = Default::default();
-        Self { reader, script, doing, is_told: true, main, error, both, at_ms: 0 }
+        Self { reader, script, doing, is_told: true, answers: 0, main, error, both, at_ms: 0 }
     }
 
     fn take(&mut self, stream: OutputStream, data: &[u8], at_ms: Millis) {
@@ -65,13 +69,31 @@ impl Heard {
         self.at_ms = at_ms;
         let Some(reader) = &mut self.reader else { return };
         let (doing, is_told, script) = (&mut self.doing, &mut self.is_told, &mut self.script);
+        let answers = &mut self.answers;
         let mut tell = |change: Change| {
+            if *answers > 0 && matches!(change.body, EntryBody::Retry { .. }) {
+                *answers -= 1;
+                return;
+            }
             *is_told &= !doing.hear(&change.body);
             if let Some(script) = script {
                 script.add(change, at_ms);
             }
         };
         if is_error { reader.push_error(data, &mut tell) } else { reader.push(data, &mut tell) }
+    }
+
+    /// Failed answers of the agent's provider: few agents tell why they wait.
+    pub(super) fn hear_answers(&mut self, failed: Vec<FailedAnswer>) {
+        for answer in failed {
+            let attempt = Some(u64::from(answer.streak.times));
+            let body = EntryBody::Retry { reason: answer.reason(), attempt, of: None, wait_ms: None };
+            self.answers += 1;
+            self.is_told &= !self.doing.hear(&body);
+            if let Some(script) = &mut self.script {
+                script.add_own(body, now_ms());
+            }
+        }
     }
 
     /// The end of an agent's output.
@@ -138,8 +160,10 @@ pub(super) fn hear(record: &LogRecord, execution: ExecutionId, heard: &mut Heard
 #[cfg(test)]
 mod tests {
     use coffer_core::agent::OutputFormat;
+    use coffer_core::model::Provider;
 
     use super::*;
+    use crate::models::Streak;
 
     #[test]
     fn what_an_agent_does_is_told_once() {
@@ -158,6 +182,21 @@ mod tests {
         assert_eq!((doing.message.as_deref(), doing.tool), (Some("Hm."), None));
         assert_eq!(report.tokens.map(|tokens| tokens.input), Some(7));
         assert_eq!(heard.news(), None);
+    }
+
+    #[test]
+    fn a_failed_answer_is_told_once_whether_its_agent_tells_it_or_not() {
+        let mut heard = Heard::new(Some(AgentReader::new(OutputFormat::CodexStream)), None);
+        let streak = Streak { status: Some(529), times: 1 };
+        heard.hear_answers(vec![FailedAnswer { provider: Provider::OpenAi, streak }]);
+        let told = heard.news().unwrap().0.message.unwrap();
+        assert_eq!(told, "waiting for its model: provider `openai` answered 529 (overloaded)");
+        let retry =
+            |n: u32| format!("{{\"type\":\"error\",\"message\":\"Reconnecting... {n}/5 (no answer)\"}}\n");
+        heard.take(OutputStream::Stdout, retry(1).as_bytes(), 1);
+        assert_eq!(heard.news(), None, "it was told already");
+        heard.take(OutputStream::Stdout, retry(2).as_bytes(), 1);
+        assert!(heard.news().is_some(), "another reason of its own");
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct SandboxOrder<'a> {
     pub template: Option<&'a str>,
     /// Variables that get a secret's value, by the secret's name.
     pub secrets: &'a BTreeMap<String, String>,
+    /// Plain variables of everything that runs in it.
+    pub env: BTreeMap<String, String>,
     pub metadata: BTreeMap<String, String>,
     pub size: SizeWish,
 }
@@ -104,7 +106,7 @@ impl Workbench {
             task: order.task,
             template,
             metadata: order.metadata.clone(),
-            env_vars: BTreeMap::new(),
+            env_vars: order.env.clone(),
             secrets: order.secrets.clone(),
             timeout_ms: self.ahead_ms(),
             on_timeout: OnTimeout::Destroy,

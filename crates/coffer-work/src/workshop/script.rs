@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use coffer_core::agent::Said;
 use coffer_core::agent::transcript::{Change, EntryBody, Room, Text};
+use coffer_core::clock::now_ms;
 use coffer_core::{ExecutionId, Millis};
 use coffer_flow::StepError;
 use coffer_store::{NewTranscriptEntry, TurnPlace};
@@ -25,6 +26,10 @@ pub(super) struct Script {
     /// What an earlier server wrote: everything up to this version.
     known: u64,
     waiting: BTreeMap<u64, NewTranscriptEntry>,
+    /// Entries of our own among them, and the source of those: each reader of the output has one of its own.
+    own: Vec<NewTranscriptEntry>,
+    own_source: String,
+    own_number: u64,
 }
 
 impl Script {
@@ -39,12 +44,19 @@ impl Script {
         self.waiting.insert(number, NewTranscriptEntry { source, number, version, subagent, at_ms, body });
     }
 
+    /// Adds an entry that is not in the agent's output.
+    pub(super) fn add_own(&mut self, body: EntryBody, at_ms: Millis) {
+        self.own_number += 1;
+        let (source, number) = (self.own_source.clone(), self.own_number);
+        self.own.push(NewTranscriptEntry { source, number, version: 1, subagent: false, at_ms, body });
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.own.is_empty()
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.len() >= MANY
+        self.waiting.len() + self.own.len() >= MANY
     }
 }
 
@@ -60,7 +72,9 @@ impl Workbench {
         let (entries, bytes) = self.store.transcript_size(&at.scope, place.of, place.run, &source).await?;
         let known = self.store.transcript_version(&at.scope, place.of, &source).await?;
         let room = Room::WHOLE.without(entries, usize::try_from(bytes).unwrap_or(usize::MAX));
-        Ok((Script { place, source, known, waiting: BTreeMap::new() }, room))
+        let own_source = format!("{source}/model-{}", now_ms());
+        let (waiting, own) = Default::default();
+        Ok((Script { place, source, known, waiting, own, own_source, own_number: 0 }, room))
     }
 
     /// Writes what is waiting, redacted. It keeps waiting if that fails.
@@ -78,9 +92,14 @@ impl Workbench {
             ..entry.clone()
         };
         // In the order in which they came, so that sequences follow the output.
-        let entries: Vec<NewTranscriptEntry> = script.waiting.values().map(shown).collect();
+        let mut entries: Vec<NewTranscriptEntry> =
+            script.waiting.values().chain(&script.own).map(shown).collect();
+        if !script.own.is_empty() {
+            entries.sort_by_key(|entry| entry.at_ms);
+        }
         self.store.write_transcript(&at.scope, script.place, entries).await?;
         script.waiting.clear();
+        script.own.clear();
         Ok(())
     }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use coffer_core::agent::{AgentReport, FailedCheck, Job, Talk};
+use coffer_core::agent::login_file::is_file;
+use coffer_core::agent::{AgentDefinition, AgentProgress, AgentReport, FailedCheck, Job, Talk};
 use coffer_core::forge::StatusState;
 use coffer_core::{Code, RunId, SandboxId, StepCode};
 use coffer_flow::task::{AgentTurn, Brief, Checked, Ending, Halt, Pull, Turn, Workshop, so_far};
@@ -14,6 +15,7 @@ use futures_util::FutureExt as _;
 use super::agent::amount;
 use super::heard::Progress;
 use super::repository::{branch_name, branch_order, expect, kept_pull, plain, push_order};
+use super::setup::{SetUpOrder, prepared_key, setup_key};
 use super::{AgentOrder, Place, PullText, SandboxOrder, Station, WorkDone, Workbench};
 
 /// Works on tasks.
@@ -25,6 +27,11 @@ pub struct TaskShop {
 /// A key of a run. Users' keys have no colon.
 fn key(run: RunId, what: &str) -> String {
     format!("run:{run}/{what}")
+}
+
+fn metadata_of(brief: &Brief) -> BTreeMap<String, String> {
+    let metadata = [("task", brief.task.to_string()), ("run", brief.run.to_string())];
+    metadata.map(|(name, value)| (name.to_string(), value)).into()
 }
 
 impl TaskShop {
@@ -96,6 +103,44 @@ impl TaskShop {
         Halt::Budget { is_others: false, spent_nanos: Some(spent), budget_nanos: Some(budget), message }
     }
 
+    /// Runs what the repository asks for; returns the sandbox with the result.
+    async fn prepared(
+        &self,
+        brief: &Brief,
+        at: &Station,
+        definition: &AgentDefinition,
+        start: Start,
+    ) -> Result<Option<SandboxId>, StepError> {
+        let run = format!("run:{}", brief.run);
+        let metadata = metadata_of(brief);
+        let doing =
+            AgentProgress { message: Some("the repository's set-up".into()), ..AgentProgress::default() };
+        let order = SetUpOrder {
+            run: &run,
+            repository: &brief.repository,
+            clone: self.bench.clone_order(&brief.repository, brief.base_branch.as_deref())?,
+            definition,
+            task: brief.task,
+            metadata: metadata.clone(),
+            place: self.place(brief, 1),
+            begins: &|| {
+                self.note(start, AttemptNote { doing: Some(doing.clone()), ..AttemptNote::default() }).boxed()
+            },
+        };
+        let Some(prepared) = self.bench.set_up(at, order).await? else { return Ok(None) };
+        let order = SandboxOrder {
+            key: &prepared_key(&run),
+            agent: Some(brief.agent),
+            task: Some(brief.task),
+            template: definition.template.as_deref(),
+            secrets: &self.bench.secrets_inside(definition),
+            env: BTreeMap::new(),
+            metadata,
+            size: definition.size(self.bench.fleet.usual_limits()),
+        };
+        Ok(Some(self.bench.prepared_sandbox(&at.scope, order, prepared).await?))
+    }
+
     async fn note(&self, start: Start, note: AttemptNote) -> Result<(), StepError> {
         Ok(self.bench.store.note_attempt(start.run, start.fence, note).await?)
     }
@@ -127,14 +172,15 @@ impl Workshop for TaskShop {
             .boxed()
         };
         self.bench.await_template(&scope, definition.template.as_deref(), &tell).await?;
-        let metadata = [("task", brief.task.to_string()), ("run", brief.run.to_string())];
+        self.bench.take_logins(&scope, &definition, brief.run, None, &tell).await?;
         let order = SandboxOrder {
             key: &key(brief.run, "sandbox"),
             agent: Some(brief.agent),
             task: Some(brief.task),
             template: definition.template.as_deref(),
             secrets: &self.bench.secrets_inside(&definition),
-            metadata: metadata.map(|(name, value)| (name.to_string(), value)).into(),
+            env: BTreeMap::new(),
+            metadata: metadata_of(brief),
             size: definition.size(self.bench.fleet.usual_limits()),
         };
         self.bench.ensure_sandbox(scope, order).await
@@ -148,6 +194,40 @@ impl Workshop for TaskShop {
         });
         let (_, commit) = cloned.await?;
         Ok(commit.to_string())
+    }
+
+    async fn set_up(
+        &self,
+        brief: &Brief,
+        sandbox: SandboxId,
+        start: Start,
+    ) -> Result<Option<SandboxId>, StepError> {
+        let at = self.station(brief, sandbox);
+        let run = format!("run:{}", brief.run);
+        let (_, definition) = self.bench.agent(&at.scope, brief.agent).await?;
+        // An attempt that began before there was this step has its agent at work in this sandbox.
+        let has_begun = self.own_attempt(brief).await?.is_some_and(|own| own.note.execution.is_some());
+        if definition.setup == Some(false) || has_begun {
+            return Ok(None);
+        }
+        // A step that is repeated finds the sandbox that it made.
+        let known = self.bench.find_sandbox(&at.scope, &prepared_key(&run)).await?;
+        let made = match known {
+            Some(known) => known,
+            None => match self.prepared(brief, &at, &definition, start).await? {
+                Some(made) => made,
+                None => return Ok(None),
+            },
+        };
+        let order = self.bench.clone_order(&brief.repository, brief.base_branch.as_deref())?;
+        // It has the clone of the set-up, which this brings up to date.
+        let there = self.station(brief, made);
+        let cloned = self.bench.with_git(&there, order, |git, session, order| async move {
+            git.clone_to_work(&session, order).await
+        });
+        cloned.await?;
+        self.bench.end_sandbox(&at).await?;
+        Ok(Some(made))
     }
 
     async fn branch(&self, brief: &Brief, sandbox: SandboxId, _: &str) -> Result<String, StepError> {
@@ -189,6 +269,8 @@ impl Workshop for TaskShop {
                     of: brief.check_tries,
                 }
             });
+        // Sessions beside a login are in memory, which a sandbox that rested has lost.
+        let is_kept = turn.halted.is_none() || !definition.secrets.keys().any(|name| is_file(name));
         let talk = Talk {
             attempt: brief.attempt,
             turn: i64::try_from(turn.number).unwrap_or(i64::MAX),
@@ -197,7 +279,7 @@ impl Workshop for TaskShop {
             ended: brief.ended.as_deref(),
             last_words: if first { brief.last_words.as_deref() } else { turn.before.summary.as_deref() },
             failed,
-            session: turn.before.session.as_deref(),
+            session: turn.before.session.as_deref().filter(|_| is_kept),
             halted: turn.halted.map(Halt::told),
         };
         let place = self.place(brief, turn.number);
@@ -373,7 +455,17 @@ impl Workshop for TaskShop {
             Some(known) => Some(known),
             None => self.bench.find_sandbox(&self.scope(brief), &key(brief.run, "sandbox")).await?,
         };
-        let Some(sandbox) = sandbox else { return Ok(()) };
+        let Some(first) = sandbox else {
+            return self.bench.release_logins(&self.scope(brief), brief.run).await;
+        };
+        // After a set-up the attempt goes on in another sandbox.
+        let run = format!("run:{}", brief.run);
+        let prepared = self.bench.find_sandbox(&self.scope(brief), &prepared_key(&run)).await?;
+        let preparing = self.bench.find_sandbox(&self.scope(brief), &setup_key(&run)).await?;
+        let sandbox = prepared.unwrap_or(first);
+        for other in [Some(first), preparing].into_iter().flatten().filter(|other| *other != sandbox) {
+            self.bench.end_sandbox(&self.station(brief, other)).await?;
+        }
         let at = self.station(brief, sandbox);
         let own = self.own_attempt(brief).await?;
         let commit = own.as_ref().and_then(|attempt| attempt.note.commit.clone());
@@ -382,6 +474,10 @@ impl Workshop for TaskShop {
             self.bench.report(&at.scope, &brief.repository, &commit, StatusState::Failure, said).await;
         }
         let was_worked_in = own.is_some_and(|attempt| attempt.note.execution.is_some());
+        if let Ok((_, definition)) = self.bench.agent(&at.scope, brief.agent).await {
+            self.bench.take_back_logins(&at, &definition).await;
+        }
+        self.bench.release_logins(&at.scope, brief.run).await?;
         match how {
             // A person may want to look at the agent's work there.
             Ending::Failed if was_worked_in => self.bench.leave_sandbox(&at).await,

@@ -14,6 +14,7 @@ use tracing::Instrument as _;
 
 use super::agent::Place;
 use super::heard::Progress;
+use super::login::TEST_KEEPS_MS;
 use super::{AgentOrder, SandboxOrder, Station, StockState, Workbench};
 
 const PROMPT: &str = "Answer with the word ok. Use no tools and change no files.";
@@ -85,19 +86,24 @@ impl Workbench {
             took_ms: 0,
         };
         // As a run's, so that users' own keys never collide with it.
-        let key = format!("run:{}/test", RunId::generate());
+        let run = RunId::generate();
+        let key = format!("run:{run}/test");
+        let quiet = |_| async {}.boxed();
+        self.take_logins(&scope, &definition, run, Some(TEST_KEEPS_MS), &quiet).await?;
         let order = SandboxOrder {
             key: &key,
             agent: Some(agent),
             task: None,
             template: definition.template.as_deref(),
             secrets: &self.secrets_inside(&definition),
+            env: BTreeMap::new(),
             metadata: BTreeMap::from([("agent_test".to_string(), agent.to_string())]),
             size: definition.size(self.fleet.usual_limits()),
         };
         let sandbox = self.ensure_sandbox(scope, order).await?;
         let at = Station { scope, sandbox, actor: format!("agent:{agent}") };
         let tried = self.ask_for_a_word(&at, &key, agent, definition, &mut trial).await;
+        self.release_logins(&scope, run).await?;
         if let Err(error) = self.end_sandbox(&at).await {
             tracing::warn!(sandbox.id = %sandbox, "could not destroy the sandbox of a test yet: {error}");
         }
@@ -156,7 +162,7 @@ impl Workbench {
             return Err(StepError::fatal(Code::BudgetExceeded, message));
         }
         if let Some(why) = turn.failed() {
-            return Err(StepError::fatal(StepCode::AgentFailed, why));
+            return Err(StepError::fatal(why.code, why.message));
         }
         if trial.answer.as_deref().is_none_or(str::is_empty) {
             return Err(StepError::fatal(StepCode::AgentFailed, "it ended without an answer"));

@@ -30,6 +30,7 @@ fn shown_definition(definition: AgentDefinition) -> Definition {
         template: definition.template,
         limits: definition.limits,
         model_access: definition.model_access,
+        setup: definition.setup,
     }
 }
 
@@ -74,6 +75,7 @@ pub(super) fn checked(
         template: new.template,
         limits: new.limits,
         model_access: new.model_access,
+        setup: new.setup,
     };
     definition.check().map_err(|bad| ApiError::invalid(&format!("definition.{}", bad.field), bad.why))?;
     Ok(definition)
