@@ -8,10 +8,13 @@ Every call has the same usage. A line for each is in the ledger.
 
 DIRECTORY is where the client works, if this program is not in the same sandbox. PORT 0 is a free one, and is printed.
 
-`MODE-…` in the prompt changes what happens: MODE-refused (401), MODE-overloaded (529), MODE-hiccup (one 503), MODE-halfway
-(400 after the first tool), MODE-idle (no tool), MODE-slow (no answer). Without the key the answer is 401.
+`MODE-…` in the prompt changes what happens: MODE-refused (401), MODE-overloaded (529, always), MODE-busy (529, 429 and 503,
+then as usual), MODE-halfway (400 after the first tool), MODE-idle (no tool), MODE-slow (no answer after the first tool),
+MODE-held (no first answer before `POST /release/RUN`). Without the key the answer is 401. `RUN-…` in the prompt is noted in
+the ledger; `GET /run/RUN` says how many calls it made.
 """
 
+import collections
 import glob
 import json
 import pathlib
@@ -30,8 +33,13 @@ ASIDE, ASIDE_SAID = 100, 5
 WRITERS = ["write_file", "write", "create", "text_editor", "str_replace_based_edit_tool", "edit_file"]
 SHELLS = ["run_shell_command", "exec_command", "shell_command", "local_shell", "bash", "shell", "run_command"]
 
+# What MODE-busy answers first.
+BUSY = [(529, "the model is overloaded"), (429, "too many requests"), (503, "try again")]
+HELD_S = 120
+
 LOCK = threading.Lock()
-SEEN = {"hiccup": False}
+CALLS: collections.Counter[str] = collections.Counter()
+RELEASED: dict[str, threading.Event] = collections.defaultdict(threading.Event)
 
 
 def repository() -> pathlib.Path:
@@ -91,7 +99,10 @@ class Call:
     def __init__(self, tools: list[dict], results: int, text: str):
         self.tools, self.results, self.text = tools, results, text
         self.mode = (re.findall(r"MODE-([a-z]+)", text) or ["usual"])[-1]
+        self.run = (re.findall(r"RUN-([0-9a-f]+)", text) or [""])[-1]
         self.is_aside = not tools and "SEARCH/REPLACE" not in text and "entire content of the file" not in text
+        # A client without tools asks once.
+        self.is_under_way = results > 0 or (not tools and not self.is_aside)
         self.tool, self.arguments, self.words = None, {}, WORDS
         writer, shell = pick(tools, WRITERS), pick(tools, SHELLS)
         asks_for_ok = "Answer with the word ok" in text
@@ -159,8 +170,10 @@ class Model(BaseHTTPRequestHandler):
         self.answer(200, {})
 
     def do_GET(self):
+        if self.path.startswith("/run/"):
+            return self.answer(200, {"calls": CALLS[self.path.removeprefix("/run/")]})
         models = [{"id": "scripted", "object": "model", "name": "scripted", "created": 0, "owned_by": "test"}]
-        self.answer(200, {"object": "list", "data": models, "models": models, "has_more": False})
+        return self.answer(200, {"object": "list", "data": models, "models": models, "has_more": False})
 
     def do_POST(self):
         length = int(self.headers.get("content-length") or 0)
@@ -169,6 +182,9 @@ class Model(BaseHTTPRequestHandler):
         except ValueError:
             return self.answer(400, {"error": {"message": "no JSON"}})
         path = self.path.split("?")[0]
+        if path.startswith("/release/"):
+            RELEASED[path.removeprefix("/release/")].set()
+            return self.answer(200, {})
         if path.endswith(("/count_tokens", ":countTokens")):
             return self.answer(200, {"input_tokens": 100, "totalTokens": 100})
         for ending, speak in (
@@ -184,52 +200,57 @@ class Model(BaseHTTPRequestHandler):
 
     # What goes wrong.
 
-    def trouble(self, call: Call) -> bool:
+    def trouble(self, call: Call, model: str | None) -> bool:
         given = self.headers.get("x-api-key") or self.headers.get("x-goog-api-key") or ""
         given = given or (self.headers.get("authorization") or "").removeprefix("Bearer ")
         given = given or (re.findall(r"[?&]key=([^&]+)", self.path) or [""])[0]
         status, message = None, ""
         with LOCK:
-            if call.mode == "refused" or given != self.key:
-                status, message = 401, "the key is invalid"
-            elif call.mode == "overloaded":
-                status, message = 529, "the model is overloaded"
-            elif call.mode == "hiccup" and not SEEN["hiccup"]:
-                SEEN["hiccup"] = True
-                status, message = 503, "try again"
-            elif call.mode == "halfway" and call.results > 0:
-                status, message = 400, "the script ends here"
+            before = CALLS[call.run]
+            CALLS[call.run] += not call.is_aside
+        if call.mode == "refused" or given != self.key:
+            status, message = 401, "the key is invalid"
+        elif call.mode == "overloaded":
+            status, message = BUSY[0]
+        elif call.mode == "busy" and not call.is_aside and before < len(BUSY):
+            status, message = BUSY[before]
+        elif call.mode == "halfway" and call.is_under_way:
+            status, message = 400, "the script ends here"
         if status:
-            self.note(call, status)
-            kind = {401: "authentication_error", 529: "overloaded_error", 400: "invalid_request_error"}.get(
-                status, "api_error"
-            )
-            error = {
-                "type": kind,
-                "message": message,
-                "code": status,
-                "status": "UNAUTHENTICATED" if status == 401 else kind.upper(),
-            }
-            self.answer(status, {"type": "error", "error": error})
+            self.note(call, status, model)
+            kind = {401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}
+            kind |= {400: "invalid_request_error"}
+            kind = kind.get(status, "api_error")
+            named = "UNAUTHENTICATED" if status == 401 else kind.upper()
+            error = {"type": kind, "message": message, "code": status, "status": named}
+            self.answer(status, {"type": "error", "error": error}, {"retry-after": "1"} if status == 429 else {})
             return True
-        if call.mode == "slow":
+        if call.mode == "held" and before == 0 and not call.is_aside:
+            RELEASED[call.run].wait(HELD_S)
+        if call.mode == "slow" and call.is_under_way:
             time.sleep(3600)
-        self.note(call, 200)
+        self.note(call, 200, model)
         return False
 
-    def note(self, call: Call, status: int):
+    def note(self, call: Call, status: int, model: str | None):
         fresh, read, written, said = call.usage() if status == 200 else (0, 0, 0, 0)
-        line = {"path": self.path.split("?")[0], "status": status, "aside": call.is_aside, "tool": call.tool,
+        # Anthropic's clients alone pay for what is written to a cache.
+        if not self.path.split("?")[0].endswith("/messages"):
+            written = 0
+        line = {"run": call.run, "path": self.path.split("?")[0], "model": model, "status": status,
+                "aside": call.is_aside, "tool": call.tool,
                 "fresh": fresh, "read": read, "written": written, "said": said}  # fmt: skip
         with LOCK, self.ledger.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     # How it is said.
 
-    def answer(self, status: int, body: dict):
+    def answer(self, status: int, body: dict, headers: dict[str, str] | None = None):
         text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("content-length", str(len(text)))
         self.end_headers()
         if self.command != "HEAD":
@@ -254,7 +275,7 @@ class Model(BaseHTTPRequestHandler):
             if "name" in tool
         ]
         call = Call(tools, count(body.get("messages"), ("tool_result",)), texts(body))
-        if self.trouble(call):
+        if self.trouble(call, body.get("model")):
             return None
         fresh, read, written, said = call.usage()
         usage = {
@@ -291,9 +312,10 @@ class Model(BaseHTTPRequestHandler):
         tools = [
             {"name": tool["function"]["name"], "schema": tool["function"].get("parameters", {})}
             for tool in body.get("tools") or []
+            if "function" in tool
         ]
         call = Call(tools, count(body.get("messages"), ("tool",)), texts(body))
-        if self.trouble(call):
+        if self.trouble(call, body.get("model")):
             return None
         fresh, read, _written, said = call.usage()
         prompt = fresh + read
@@ -326,7 +348,7 @@ class Model(BaseHTTPRequestHandler):
             body.get("input"), ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
         )
         call = Call(tools, results, texts(body))
-        if self.trouble(call):
+        if self.trouble(call, body.get("model")):
             return None
         fresh, read, _written, said = call.usage()
         prompt = fresh + read
@@ -363,7 +385,8 @@ class Model(BaseHTTPRequestHandler):
             for one in declared
         ]
         call = Call(tools, count(body.get("contents"), ("functionResponse",)), texts(body))
-        if self.trouble(call):
+        model = self.path.split("?")[0].rpartition("/")[2].partition(":")[0]
+        if self.trouble(call, model):
             return None
         fresh, read, _, said = call.usage()
         thought = 7 if said > 7 else 0
