@@ -5,6 +5,8 @@ use crate::agent::report::Tokens;
 use crate::agent::transcript::{Scribe, cut};
 
 const LONGEST_LINE: usize = 2000;
+/// Lines about itself: its usage, and the price list that it could not get.
+const NOTES: [&str; 3] = ["Tokens: ", "Cost: ", "HTTPSConnectionPool("];
 
 /// What lines remember for later ones.
 #[derive(Debug, Default)]
@@ -50,7 +52,7 @@ impl Aider {
             self.is_open = true;
         }
         scribe.line(line);
-        if !plain.is_empty() {
+        if !plain.is_empty() && !NOTES.iter().any(|note| plain.starts_with(note)) {
             // Without events the last line is the best summary.
             scribe.report.summary = Some(line.to_string());
         }
@@ -90,4 +92,18 @@ fn used(tokens: &str) -> Tokens {
 fn session(cost: &str) -> Option<f64> {
     let session = cost.split(", ").find_map(|part| part.trim_end_matches('.').strip_suffix(" session"));
     session.and_then(|text| text.trim().strip_prefix('$')?.parse::<f64>().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::agent::{AgentReader, OutputFormat};
+
+    #[test]
+    fn its_last_words_are_not_its_usage() {
+        let mut reader = AgentReader::new(OutputFormat::Aider);
+        let said = "ok\n\nTokens: 1.3k sent, 27 received. Cost: $0.01 message, $0.01 session.\n\
+                    HTTPSConnectionPool(host='raw.githubusercontent.com', port=443): Max retries exceeded\n";
+        reader.push(said.as_bytes(), &mut |_| ());
+        assert_eq!(reader.finish(&mut |_| ()).summary.as_deref(), Some("ok"));
+    }
 }
