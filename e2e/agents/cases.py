@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from agents.bench import Bench, cost, seconds, tokens
+from agents.bench import RUN_S, Bench, cost, seconds, tokens
 from coffer_up import eventually
 
 # How long an attempt may wait for a model that never answers. Its agent must have started by then.
@@ -157,9 +157,20 @@ def cancel(scene: Scene):
 
 
 def budget(scene: Scene):
-    """A budget that not even the first call fits in: none is made."""
-    attempt = scene.run("usual", budget=0.0001)
-    scene.failed(attempt, "budget_exceeded", "raise the budget")
+    """A budget that not even the first call fits in: none is made, and a person is asked."""
+    bench = scene.bench
+    task, run = bench.start(scene.agent, budget=0.0001)
+
+    def asked():
+        shown = bench.get(f"/tasks/{task}")["needs_attention"]
+        return shown and shown["code"] == "budget_wanted"
+
+    eventually(asked, lambda: f"{bench.get(f'/tasks/{task}')}", RUN_S)
+    question = bench.get(f"/tasks/{task}/question")
+    assert (question["kind"], question["budget"]) == ("budget", 0.0001), question
+    assert "raise the budget" in question["message"], question
+    bench.post(f"/tasks/{task}/answer", answer="stop")
+    scene.failed(scene.judge(bench.over(task), run), "stopped", "nothing was changed")
     assert scene.row.true == (0, 0), scene.row
     scene.figures_are_true()
 
