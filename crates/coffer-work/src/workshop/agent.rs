@@ -303,6 +303,7 @@ impl Workbench {
         let is_unanswered = grant.is_some_and(|grant| !grant.was_answered());
         // The gateway refuses a call before it can cost more than is left.
         let refused = spending.filter(|spending| spending.was_refused);
+        let wants_more = failed || (is_unanswered && refused.is_some());
         let halted = match work.turn {
             Some(turn) => self.store.interrupted_by(turn.run, turn.turn).await?,
             None => None,
@@ -310,7 +311,7 @@ impl Workbench {
         let halted = match halted {
             Some(by) => Some(Halt::Interrupted { by }),
             // One that was done by itself needs no more money: its work counts.
-            None if !failed && !(is_unanswered && refused.is_some()) => None,
+            None if !wants_more => None,
             None => {
                 let cost = report.cost_nanos.unwrap_or(0);
                 self.at_a_budget(at, allowance, cost, refused, row.is_none()).await?
