@@ -53,7 +53,10 @@ impl Halt {
         let image = dir.node().join("pool.img");
         for (device, backing) in leftovers::loop_devices(Path::new("/sys/block")) {
             // The kernel detaches it by itself after the last unmount, which may be a moment ago.
-            if Path::new(&backing) == image && leftovers::detach(&device).is_err() && still_backs(&device, &image) {
+            if Path::new(&backing) == image
+                && leftovers::detach(&device).is_err()
+                && still_backs(&device, &image)
+            {
                 anyhow::bail!("could not detach `{}` from `{}`", device.display(), image.display());
             }
         }
