@@ -6,7 +6,6 @@ import {
   KEY,
   api,
   closeBrowser,
-  eventually,
   makeAgent,
   makeRepository,
   makeSandbox,
