@@ -31,7 +31,7 @@ import { useSelection } from "./selection";
 import { StartDialog } from "./StartDialog";
 import { CardFace } from "./TaskCard";
 import { TaskList } from "./TaskList";
-import { COLUMNS, useColumns, useMove, type Place, type Task, type TaskState } from "./tasks";
+import { COLUMNS, once, useColumns, useMove, type Place, type Task, type TaskState } from "./tasks";
 import { grouped, sorted, type BoardSearch } from "./view";
 import { ViewBar } from "./ViewBar";
 
@@ -58,7 +58,7 @@ export function Board() {
   const queries = useColumns(shown.map((column) => column.state));
   const names = useAgentNames();
   const columns = useMemo(
-    () => new Map(shown.map((column, at) => [column.state, queries[at]?.data ?? []])),
+    () => once(shown.map((column, at) => [column.state, queries[at]?.data ?? []])),
     // eslint-disable-next-line react-hooks/exhaustive-deps
     [hidden, ...queries.map((query) => query.data)],
   );

@@ -50,6 +50,17 @@ export function useTask(id: string) {
   });
 }
 
+/**
+ * The columns with each task in one of them, as it is newest: columns are asked for one by one, so that a task that moved
+ * meanwhile may be in two.
+ */
+export function once(columns: [TaskState, Task[]][]): Map<TaskState, Task[]> {
+  const newest = new Map<string, Task>();
+  for (const task of columns.flatMap(([, tasks]) => tasks))
+    if ((newest.get(task.id)?.version ?? -1) < task.version) newest.set(task.id, task);
+  return new Map(columns.map(([state, tasks]) => [state, tasks.filter((task) => newest.get(task.id) === task)]));
+}
+
 /** Where a task lies after a move, without waiting for the server. */
 export function moved(
   columns: Map<TaskState, Task[]>,
