@@ -91,6 +91,9 @@ test('a Dockerfile whose step fails shows the step; mended it is built from the 
   await page.getByPlaceholder('Find by name').fill(name.slice(0, 12))
   await page.keyboard.press('Enter')
   await form.getByRole('button', { name: new RegExp(`Template ${name}`) }).waitFor()
+  // What was chosen is not lost without a question.
+  await page.keyboard.press('Escape')
+  await form.getByRole('button', { name: 'Discard' }).click()
 
   await page.goto(`${BASE}/ui/templates/${name}`)
   const builds = page.getByRole('region', { name: 'Builds' }).getByRole('link')
@@ -136,11 +139,11 @@ test('a read key sees templates, and why it cannot build', async () => {
   const page = await openPage()
   await signIn(page, '/ui/templates', key)
   await page.getByRole('link', { name: 'base', exact: true }).waitFor()
-  await page.getByText('Your key is read-only. To build or delete templates').waitFor()
+  await page.getByText('You may only read. To build or delete templates').waitFor()
   const create = page.getByRole('button', { name: 'New template' }).first()
   assert.equal(await create.getAttribute('aria-disabled'), 'true')
   await page.goto(`${BASE}/ui/templates/new`)
-  await page.getByText('Your key is read-only. To build templates').waitFor()
+  await page.getByText('You may only read. To build templates').waitFor()
   assert.ok(await page.getByRole('button', { name: 'Build', exact: true }).isDisabled())
   assert.deepEqual(page.complaints, [])
   await page.context().close()

@@ -123,7 +123,7 @@ export function SandboxList() {
       tone="primary"
       onClick={() => setCreate(true)}
       disabled={!may("write")}
-      title={may("write") ? undefined : "Your key is read-only"}
+      title={may("write") ? undefined : "You may only read"}
       icon={<Plus aria-hidden className="size-4" />}
     >
       New sandbox
