@@ -621,12 +621,12 @@ async fn files_and_differences_of_commits_are_read() {
     work.app.get(&file(&first, "new")).await.expect(404);
     work.app.get(&file(&"0".repeat(40), "new")).await.expect(404);
     for path in ["..%2Fconfig", "a%2F..%2Fnew", "%2Fetc%2Fpasswd", "", "new%00"] {
-        work.app.get(&file(&second, path)).await.expect(400);
+        work.app.get(&file(&second, path)).await.expect(422);
     }
     let between = format!("{}/compare?from={first}&to={second}", work.path);
     let diff = work.app.get(&between).await.expect(200).json();
     assert_eq!((&diff["files"][0]["path"], &diff["additions"]), (&json!("new"), &json!(2)));
-    work.app.get(&format!("{}/compare?from=--output=x&to={second}", work.path)).await.expect(400);
+    work.app.get(&format!("{}/compare?from=--output=x&to={second}", work.path)).await.expect(422);
     let other = work.app.other_key.clone();
     work.app.as_key(&other, Method::GET, &between, Value::Null).await.expect(404);
 }
@@ -671,7 +671,7 @@ async fn comments_on_lines_are_threads() {
     let opened =
         work.app.as_key(&work.app.key, Method::PATCH, &first, json!({"resolved": false})).await.expect(200);
     assert_eq!(opened.json()["resolved_by"], Value::Null);
-    work.app.as_key(&work.app.key, Method::PATCH, &first, json!({})).await.expect(400);
+    work.app.as_key(&work.app.key, Method::PATCH, &first, json!({})).await.expect(422);
     assert_eq!(work.app.events("pull.line_comment_changed").await.len(), 3);
 
     // Another project, and another pull request, know nothing of it.

@@ -140,6 +140,7 @@ fn body(method: &Method, path: &str) -> Value {
             json!({"name": "mischief"})
         }
         ("PUT", path) if path.contains("/secrets/") => json!({"value": "mischief"}),
+        ("PATCH", path) if path.contains("/line-comments/") => json!({"body": "mischief"}),
         ("PATCH", path) if path.contains("/repositories/") => {
             let field = if path.contains("/pulls/") || path.contains("/issues/") {
                 "title"
@@ -167,7 +168,9 @@ fn body(method: &Method, path: &str) -> Value {
         ("POST", path) if path.ends_with("/repositories") => json!({"name": "mischief"}),
         ("POST", path) if path.ends_with("/pulls") => json!({"title": "mischief", "head": "mischief"}),
         ("POST", path) if path.ends_with("/issues") => json!({"title": "mischief"}),
-        ("POST", path) if path.ends_with("/comments") => json!({"body": "mischief"}),
+        ("POST", path) if path.ends_with("/comments") || path.ends_with("/replies") => {
+            json!({"body": "mischief"})
+        }
         ("POST", path) if path.ends_with("/reviews") => json!({"verdict": "approve"}),
         ("POST", path) if path.ends_with("/statuses") => json!({"context": "mischief", "state": "success"}),
         ("PUT", path) if path.contains("/budgets/") => json!({"amount": 1}),
@@ -251,7 +254,7 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
         "volume" => volume["id"].as_str().unwrap().to_string(),
         "repository" => repository.clone(),
         "connection" => connection.clone(),
-        "number" => "1".to_string(),
+        "number" | "comment" => "1".to_string(),
         "branch" => "main".to_string(),
         "commit" => "0".repeat(40),
         "template" => template["template_id"].as_str().unwrap().to_string(),
@@ -271,7 +274,12 @@ async fn nothing_of_another_project_can_be_seen_or_touched() {
             continue;
         }
         // A missing query parameter is refused first, for everyone alike.
-        let query = if path.ends_with("/compare") { "?left=1&right=2" } else { "" };
+        let query = match path.rsplit_once('/') {
+            Some((above, "compare")) if above.contains("/fork/") => "?left=1&right=2",
+            Some((_, "compare")) => "?from=main&to=main",
+            Some((above, "file")) if above.contains("/repositories/") => "?commit=main&path=README.md",
+            _ => "",
+        };
         let asked = format!("{path}{query}");
         let answer = app.as_key(&app.other_key, method.clone(), &asked, body(&method, &path)).await;
         let theirs = [
