@@ -338,7 +338,7 @@ def workshop(coffer, env, tmp_path):
 
 
 def test_agents_compete_in_a_live_table(workshop, env):
-    repository, agents, git = workshop
+    repository, agents, _ = workshop
     words = [COFFER, "compete", "Find the answer", "--agents", ",".join(agents.values()), "--repo", repository]
     words += ["--check", "grep -qx 42 answer"]
     terminal, theirs = pty.openpty()

@@ -642,7 +642,8 @@ async fn an_overloaded_provider_has_fallbacks_before_its_first_byte() {
     // An error of the call itself goes nowhere else.
     assert_eq!(provider.heard().len(), 3);
     let operator = app.store.create_operator_key(&app.store.operator(), "m").await.unwrap();
-    let metrics = app.as_key(operator.reveal(), Method::GET, "/metrics", Value::Null).await.expect(200).text();
+    let metrics =
+        app.as_key(operator.reveal(), Method::GET, "/metrics", Value::Null).await.expect(200).text();
     let line = r#"coffer_model_fallbacks_total{provider="anthropic",reason="overloaded"} 1"#;
     assert!(metrics.contains(line), "{metrics}");
     // A model that the project does not allow is no fallback.
