@@ -64,7 +64,7 @@ def test_a_task_on_a_git_server(up, server):
         base_url=f"{env['E2B_API_URL']}/api/v1", headers={"X-API-KEY": env["E2B_API_KEY"]}, timeout=120
     ) as api:
 
-        def ask(method: str, path: str, **body) -> dict:
+        def ask(method: str, path: str, /, **body) -> dict:
             answer = api.request(method, path, json=body if method != "GET" else None)
             assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
             assert PASSWORD not in answer.text
@@ -92,7 +92,7 @@ def test_a_task_on_a_git_server(up, server):
         assert git(server.bare, "show", "main:README").endswith("done")
         # An issue there cannot be read: the number would be another's here.
         refused = api.post("/tasks", json={"issue_url": f"https://{NAME}:{server.port}/octo/app/issues/1"})
-        assert refused.status_code == 400 and "cannot read" in refused.text, refused.text
+        assert refused.status_code == 422 and "cannot read" in refused.text, refused.text
         server.dead = True
         away = api.get("/repositories/app/branches")
         assert (away.status_code, away.json()["code"]) == (503, "forge_unreachable"), away.text
