@@ -7,9 +7,12 @@ export function useNear(margin: number) {
   const ref = useCallback(
     (box: HTMLElement | null) => {
       if (box === null) return;
-      const watch = new IntersectionObserver(([seen]) => setNear(seen?.isIntersecting === true), {
+      // A busy page is told of several changes at once, the last of which is how it is.
+      const watch = new IntersectionObserver((seen) => setNear(seen.at(-1)?.isIntersecting === true), {
         rootMargin: `${margin}px 0px`,
-      });
+        // Pages scroll inside the window, and `rootMargin` is about the window alone.
+        scrollMargin: `${margin}px 0px`,
+      } as IntersectionObserverInit);
       watch.observe(box);
       return () => watch.disconnect();
     },
