@@ -83,7 +83,7 @@ function isWide(head: ReactNode | WideHead): head is WideHead {
 export function Table({ head, children, label }: { head: Head[]; children: ReactNode; label: string }) {
   return (
     <div className="overflow-x-auto" role="region" aria-label={label} tabIndex={0}>
-      <table className="w-full border-collapse text-sm">
+      <table className="w-full border-collapse text-sm" aria-label={label}>
         <thead>
           <tr className="border-b border-line text-left text-xs text-dim">
             {head.map((cell, at) => (
