@@ -142,7 +142,8 @@ test('a page in a sandbox below the domain of the web UI gets nothing from the s
   assert.equal(said.read[0], 'blocked', JSON.stringify(said))
   assert.equal(said.readHeader[0], 'blocked', JSON.stringify(said))
   assert.ok(!JSON.stringify(said).includes('project'), JSON.stringify(said))
-  assert.equal(said.withoutCookies[0], 401)
+  // Refused by its origin, before anything looks for a cookie.
+  assert.equal(said.withoutCookies[0], 403, JSON.stringify(said))
   assert.equal(said.socket, 'refused')
 
   // A form is sent with the cookie of a site, were it not `SameSite`; it has no other half either way.
