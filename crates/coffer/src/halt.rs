@@ -66,11 +66,21 @@ impl Halt {
             }
             _ => {}
         }
+        forget_shared(&dir.run_dir());
         printer::line(format!(
             "ended {ended} processes, unmounted {unmounted} file systems; the data is in `{}`",
             dir.root().display()
         ));
         Ok(())
+    }
+}
+
+/// The claims on ranges of uids are in one directory for all installations of this machine, which goes with the last.
+fn forget_shared(run_dir: &Path) {
+    let Some(shared) = run_dir.parent() else { return };
+    let others = fs::read_dir(shared).into_iter().flatten().flatten();
+    if others.map(|entry| entry.file_name()).all(|name| name == "uids") {
+        let _ = fs::remove_dir_all(shared);
     }
 }
 
