@@ -89,7 +89,9 @@ export function TaskPage() {
     <div className="flex h-full min-h-0 flex-col">
       <div className="shrink-0 border-b border-line bg-surface px-3 pt-3 sm:px-5">
         <div className="flex flex-wrap items-start justify-between gap-x-4 gap-y-2">
-          <div className="min-w-0 flex-1 basis-72 space-y-1">
+          {/* Buttons come when the agent is done. Where they need a row of their own they have it always: else they push the
+              tabs away below somebody's pointer, and are in their place. */}
+          <div className="min-w-0 flex-1 basis-72 space-y-1 max-[90rem]:basis-full">
             <h1 className="line-clamp-2 text-lg font-semibold break-words">
               <Link to="/board" className="font-normal text-dim hover:text-ink">
                 Board
