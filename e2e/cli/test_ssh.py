@@ -266,8 +266,12 @@ def forwarding(config, host, env, *options):
     try:
         yield process
     finally:
-        process.terminate()
-        process.wait(30)
+        end(process)
+
+
+def end(process):
+    """ssh misses a signal that comes just before it waits for its next event, so it is sent until it is heard."""
+    eventually(lambda: process.terminate() or process.poll() is not None, "ssh ends", 30)
 
 
 def test_ports_and_sockets_are_forwarded(ssh, config, host, env, tmp_path):
@@ -295,7 +299,7 @@ def test_ports_and_sockets_are_forwarded(ssh, config, host, env, tmp_path):
         with socket.create_connection(("127.0.0.1", closed)) as near:
             near.settimeout(30)
             assert near.recv(1) == b""
-        process.terminate()
+        end(process)
         assert b"onnection refused" in process.stderr.read()
 
 
