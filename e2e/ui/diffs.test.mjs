@@ -112,6 +112,8 @@ test('comments on a line are a thread: answered, edited, resolved, deleted', asy
   await edited.hover()
   await edited.getByRole('button', { name: 'Delete the comment' }).click()
   await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
+  // Nothing below an open dialog has a role, so that alone would not tell that it was deleted.
+  await page.getByRole('dialog').waitFor({ state: 'detached' })
   await diff.getByRole('article').getByText('one was sold').waitFor({ state: 'detached' })
   const { items } = await api('GET', '/api/v1/repositories/talk/pulls/1/line-comments')
   assert.deepEqual(
